@@ -14,7 +14,7 @@ import torch
 from setting import Findings, Setting, markdown
 
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel.host import launch
+from tokendraw_triton_gumbel import launch
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
 _MOST_OWN = 25.0

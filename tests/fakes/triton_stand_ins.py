@@ -17,15 +17,13 @@ from triton.runtime.jit import create_function_from_signature
 
 import isolation
 from tokendraw import Need
-from tokendraw_triton_gumbel.host import compile_lock, tuning
-from tokendraw_triton_gumbel.launches import (
-    draw,
-    history_searches,
-    kept_interval,
-    logits_processing,
-    logprobs,
-    moments,
-    verify,
+from tokendraw_triton_gumbel import (
+    compilation,
+    draw_launches,
+    edit_launches,
+    logprob_launches,
+    plan,
+    verify_launches,
 )
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
@@ -49,27 +47,26 @@ The kernels run on NVIDIA's newer ones. What compiles for both ends compiles for
 SOME = ("sm_80", "gfx1201")
 """A target of each vendor, for slow compilations."""
 SOURCES = {
-    "tile_statistics": draw,
-    "combine_floors": moments,
-    "row_moments": moments,
-    "draw_rows": draw,
-    "draw_large_sets": draw,
-    "filter_params": kept_interval,
-    "redraw_rows": kept_interval,
-    "check_probs": verify,
-    "weigh_blocks": verify,
-    "accept_drafts": verify,
-    "row_logprobs": logprobs,
-    "list_best_keys": logprobs,
-    "given_logprobs": logprobs,
-    "count_ranks": logprobs,
-    "score_rows": logprobs,
-    "process_logits": logits_processing,
-    "append_tokens": logits_processing,
-    "open_tables": history_searches,
-    "fill_tables": history_searches,
-    "count_window": history_searches,
-    "find_forced_ids": history_searches,
+    "tile_statistics": draw_launches,
+    "combine_floors": draw_launches,
+    "row_moments": draw_launches,
+    "draw_rows": draw_launches,
+    "draw_large_sets": draw_launches,
+    "filter_params": draw_launches,
+    "redraw_rows": draw_launches,
+    "check_probs": verify_launches,
+    "weigh_blocks": verify_launches,
+    "accept_drafts": verify_launches,
+    "row_logprobs": logprob_launches,
+    "given_logprobs": logprob_launches,
+    "count_ranks": logprob_launches,
+    "score_rows": logprob_launches,
+    "process_logits": edit_launches,
+    "append_tokens": edit_launches,
+    "open_tables": edit_launches,
+    "fill_tables": edit_launches,
+    "count_window": edit_launches,
+    "find_forced_ids": edit_launches,
 }
 
 
@@ -143,7 +140,7 @@ def use_stand_ins(patch, folder):
 
     :param folder: of the locks, so that no other process waits for these compilations.
     """
-    patch.setattr(compile_lock, "_folder", lambda: folder)
+    patch.setattr(compilation, "_folder", lambda: folder)
     stand_ins = {}
     for name, module in SOURCES.items():
         stand_ins[name] = Kernel(getattr(module, name))
@@ -273,4 +270,4 @@ def has_machine_code(asm):
 
 def configurations_of(target):
     """Look up the configurations of a kind of device, for many rows and for few."""
-    return [how for name, how in tuning.TABLE.items() if name.startswith(TARGETS[target][0])]
+    return [how for name, how in plan.TABLE.items() if name.startswith(TARGETS[target][0])]

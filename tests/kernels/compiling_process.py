@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from tokendraw_triton_gumbel.host import compile_lock
-from tokendraw_triton_gumbel.host.compilation import KernelSpec, compile_kernel
+from tokendraw_triton_gumbel import compilation
+from tokendraw_triton_gumbel.compilation import KernelSpec, compile_kernel
 
 
 class Kernel:
@@ -30,7 +30,7 @@ class Kernel:
 
 
 def main(folder, seconds):
-    compile_lock._folder = lambda: folder / "locks"
+    compilation._folder = lambda: folder / "locks"
     kernel = Kernel(folder, seconds)
     print("ready", flush=True)
     while not (folder / "go").exists():

@@ -14,10 +14,9 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from triton import knobs
 
 from tokendraw import BatchFacts, Drafts, Need, SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel.dispatch import launch_context
-from tokendraw_triton_gumbel.host import launch, tuning
-from tokendraw_triton_gumbel.host.launch import Launch
-from tokendraw_triton_gumbel.kernels.shared.argument_groups import DrawResults, Logits, RowParams
+from tokendraw_triton_gumbel import compiled_calls, launch, plan
+from tokendraw_triton_gumbel.kernels.arguments import DrawResults, Logits, RowParams
+from tokendraw_triton_gumbel.launch import Launch
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import compilations
 from verifying import row_metadata
@@ -234,7 +233,7 @@ def test_a_forced_configuration_ends_with_the_context(launched):
         if span is None:
             backend.sample(logits, metadata)
         else:
-            with tuning.override(tuning.Configuration(span_float32=span)):
+            with plan.override(plan.Configuration(span_float32=span)):
                 backend.sample(logits, metadata)
         grids.append(launched.taken()[0][1][0])
     assert grids == [2, 2, 1, 2]
@@ -423,13 +422,13 @@ def test_threads_with_a_shared_sampler_draw_from_separate_batches(launched):
 def test_a_call_launches_on_the_stream_that_is_current_then(launched, monkeypatch, params):
     backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[params] * ROWS)
     for stream in (7, 8, None):
-        monkeypatch.setattr(launch_context, "current_stream", lambda device, stream=stream: stream)
+        monkeypatch.setattr(compiled_calls, "current_stream", lambda device, stream=stream: stream)
         backend.sample(logits, metadata)
         assert {stream for *_, stream in launched.taken()} == {stream}
 
 
 def test_without_hooks_tritons_launcher_is_called_as_triton_calls_it(kernels, monkeypatch):
-    monkeypatch.setattr(launch_context, "current_stream", lambda device: 7)
+    monkeypatch.setattr(compiled_calls, "current_stream", lambda device: 7)
     backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[SEEDED] * ROWS)
     backend.sample(logits, metadata)
     (result,) = kernels["draw_rows"]._compiled.values()

@@ -17,8 +17,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel import kernels as device_code
-from tokendraw_triton_gumbel.host import tuning
-from tokendraw_triton_gumbel.kernels.shared import tile_layout
+from tokendraw_triton_gumbel import plan
+from tokendraw_triton_gumbel.kernels import values
 from triton_stand_ins import ENDS, SOME, TARGETS, compiled, configurations_of, has_machine_code, sampler_for
 
 V = 4096
@@ -26,14 +26,14 @@ FILTERED = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=1)
 PLAIN = SamplingParams(temperature=0.8, seed=1)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MOST_ARGUMENTS = 15
-TILE_SIZE, LANES = tile_layout.TILE_SIZE.value, tile_layout.LANES.value
+TILE_SIZE, LANES = values.TILE_SIZE.value, values.LANES.value
 
 
 def drawn(target, params, dtype=torch.bfloat16, how=None, *, offset=0, **need):
     """Draw a batch, for the stand-ins to record."""
     logits = torch.zeros(2 * V + offset, dtype=dtype)[offset:].view(2, V)
     metadata = SamplingMetadata.from_params([params, params], positions=[0, 1])
-    with tuning.override(how or configurations_of(target)[0]):
+    with plan.override(how or configurations_of(target)[0]):
         sampler_for(target, **need).sample(logits, metadata)
 
 
@@ -97,7 +97,7 @@ def test_rows_at_any_address_are_read_in_vectors(kernels, dtype):
         for is_multiple in (True, False)
     )
     assert known == unknown
-    vectors = TILE_SIZE * tuning.TABLE["cuda"].span(dtype.itemsize) * dtype.itemsize // (LANES * 16)
+    vectors = TILE_SIZE * plan.TABLE["cuda"].span(dtype.itemsize) * dtype.itemsize // (LANES * 16)
     assert sum("ld.global.v4.b32" in line for line in unknown) == 2 * vectors
     assert not any("ld.shared" in line for line in unknown)
 

@@ -17,7 +17,7 @@ from triton import knobs
 
 import tokendraw
 from tokendraw import SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel.host import tuning
+from tokendraw_triton_gumbel import plan
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -177,14 +177,14 @@ def test_a_hook_of_a_profiler_is_called_and_changes_nothing():
 def test_every_configuration_draws_the_same_tokens(dtype):
     """Log-probabilities may differ in their last bits, since tiles of other sizes add in another order."""
     sampler = load()
-    configurations = [how for name, how in tuning.TABLE.items() if name.startswith("cuda")]
+    configurations = [how for name, how in plan.TABLE.items() if name.startswith("cuda")]
     assert len(configurations) > 1
     for rows in (1, 65, 300):
         metadata = seeded_metadata(rows, "filtered, logprobs")
         logits = torch.randn(rows, V, device="cuda").to(dtype)
         expected = sampler.sample(logits, metadata)
         for configuration in configurations:
-            with tuning.override(configuration):
+            with plan.override(configuration):
                 output = sampler.sample(logits, metadata)
             assert torch.equal(output.token_ids, expected.token_ids)
             torch.testing.assert_close(

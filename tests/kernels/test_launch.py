@@ -6,8 +6,8 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from tokendraw import Need, SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel.dispatch.compiled_call import CompiledCall
-from tokendraw_triton_gumbel.host.scratch import Scratch
+from tokendraw_triton_gumbel.compiled_calls import CompiledCall
+from tokendraw_triton_gumbel.plan import Scratch
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import compilations, flat
 

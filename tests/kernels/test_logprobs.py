@@ -1,7 +1,5 @@
 """Compares logprobs of triton-gumbel and native in Triton's interpreter; compiles the kernels."""
 
-import contextlib
-
 import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -9,7 +7,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import torch
 
 from tokendraw import SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel.launches.logprobs import SEARCHES
+from tokendraw_triton_gumbel.logprob_launches import SEARCHES
 from triton_stand_ins import ENDS, SOME, compiled, has_machine_code, interpreted, sampler_for
 
 V = 4096
@@ -66,12 +64,6 @@ def scored(target, dtype, mode="processed_logprobs", **params):
     sampler.score(torch.zeros(2, V, dtype=dtype), torch.tensor([5, -100]), metadata)
 
 
-def listed(target, dtype, num_logprobs):
-    """Make a call whose best tokens PyTorch sorts; the stand-ins compute nothing, so it may end in an error."""
-    with contextlib.suppress(IndexError, RuntimeError):
-        described(target, dtype, num_logprobs, vocab_size=20_000)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "bounds"), [("sm_80", "tiles"), ("gfx1201", "quarters of tiles")])
 def test_the_kernel_compiles(kernels, target, bounds):
@@ -88,13 +80,6 @@ def test_the_kernel_with_a_sort_compiles(kernels):
     """Compile for AMD only: the kernels for NVIDIA run on one."""
     described("gfx1201", torch.float32, SEARCHES[1].width)
     assert has_machine_code(compiled(kernels["row_logprobs"], "gfx1201"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", SOME)
-def test_the_list_of_keys_compiles(kernels, target):
-    listed(target, torch.bfloat16, 1025)
-    assert has_machine_code(compiled(kernels["list_best_keys"], target))
 
 
 @pytest.mark.slow
@@ -140,15 +125,6 @@ def test_given_ids_of_any_number_take_one_kernel(kernels):
 def test_rows_without_given_ids_launch_no_kernel_for_them(kernels):
     described("sm_90", torch.float32, 3)
     assert not kernels["given_logprobs"].compilations
-
-
-def test_a_list_of_keys_is_compiled_for_a_power_of_two(kernels):
-    for n in (1025, 2047, 2048):
-        listed("sm_90", torch.float32, n)
-    assert len(kernels["list_best_keys"].compilations) == 1
-    listed("sm_90", torch.float32, 2049)
-    assert len(kernels["list_best_keys"].compilations) == 2
-    assert not kernels["row_logprobs"].compilations
 
 
 def test_more_best_tokens_take_a_wider_search(kernels):

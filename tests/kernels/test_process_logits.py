@@ -10,8 +10,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from tokendraw import Drafts, RequestSlots, SamplingParams
 from tokendraw.plugin import EDITS, LogitsProcessorBackend, ProcessCapabilities, ProcessNeed
 from tokendraw_triton_gumbel import plugin
-from tokendraw_triton_gumbel.launches.edit_arguments import BITMASK
-from tokendraw_triton_gumbel.launches.logits_processing import ProcessLaunches
+from tokendraw_triton_gumbel.edit_launches import BITMASK, ProcessLaunches
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from triton_stand_ins import ENDS, SOME, TARGETS, compiled_call, flat, has_machine_code, interpreted
 

@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from tokendraw_triton_gumbel.host import compile_lock
-from tokendraw_triton_gumbel.host.compile_lock import hold_lock
+from tokendraw_triton_gumbel import compilation
+from tokendraw_triton_gumbel.compilation import hold_lock
 from triton_stand_ins import ROOT
 
 PROCESSES = 3
@@ -89,7 +89,7 @@ def test_a_process_killed_during_a_compilation_blocks_no_process(start, tmp_path
 
 
 def test_later_compilations_wait_for_the_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(compile_lock, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(compilation, "_folder", lambda: tmp_path)
     begun, order = threading.Event(), []
 
     def first():
@@ -110,8 +110,8 @@ def test_later_compilations_wait_for_the_first(tmp_path, monkeypatch):
 
 
 def test_a_wait_for_a_lock_ends_at_the_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(compile_lock, "_folder", lambda: tmp_path)
-    monkeypatch.setattr(compile_lock, "MAX_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(compilation, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(compilation, "MAX_WAIT_SECONDS", 0.05)
     with hold_lock("a kernel"), hold_lock("another"):
         with hold_lock("a kernel"):  # held by somebody else, as far as it knows
             pass
@@ -120,8 +120,8 @@ def test_a_wait_for_a_lock_ends_at_the_limit(tmp_path, monkeypatch):
 
 
 def test_a_compilation_that_fails_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(compile_lock, "_folder", lambda: tmp_path)
-    monkeypatch.setattr(compile_lock, "MAX_WAIT_SECONDS", 600.0)
+    monkeypatch.setattr(compilation, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(compilation, "MAX_WAIT_SECONDS", 600.0)
     with pytest.raises(RuntimeError, match="ptxas"), hold_lock("a kernel"):
         raise RuntimeError("ptxas is missing")
     with hold_lock("a kernel"):

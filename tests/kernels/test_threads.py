@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from tokendraw import Need, SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel.host.compilation import make_once
+from tokendraw_triton_gumbel.compilation import make_once
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import compilations
 
@@ -71,10 +71,8 @@ def test_threads_waiting_for_a_failed_compilation_compile_anew(kernels):
 
 def test_the_kernels_of_a_call_are_compiled_side_by_side(kernels, monkeypatch):
     """Each compilation waits until all have begun: in sequence, they would wait forever."""
-    monkeypatch.setattr("tokendraw_triton_gumbel.host.compilation._MAX_COMPILERS", 8)
-    monkeypatch.setattr(
-        "tokendraw_triton_gumbel.host.compilation._compiler_slots", threading.BoundedSemaphore(8)
-    )
+    monkeypatch.setattr("tokendraw_triton_gumbel.compilation._MAX_COMPILERS", 8)
+    monkeypatch.setattr("tokendraw_triton_gumbel.compilation._compiler_slots", threading.BoundedSemaphore(8))
     begun = threading.Barrier(3, timeout=60)
     for kernel in kernels.values():
         kernel.begin = begun.wait
@@ -85,7 +83,7 @@ def test_the_kernels_of_a_call_are_compiled_side_by_side(kernels, monkeypatch):
 def test_no_more_kernels_than_there_are_compilers_are_compiled_at_once(kernels, monkeypatch):
     compilers, running, most = 2, [], []
     monkeypatch.setattr(
-        "tokendraw_triton_gumbel.host.compilation._compiler_slots", threading.BoundedSemaphore(compilers)
+        "tokendraw_triton_gumbel.compilation._compiler_slots", threading.BoundedSemaphore(compilers)
     )
     slow(kernels)
     for kernel in kernels.values():
@@ -122,6 +120,6 @@ def test_compiled_kernels_are_found_without_a_lock(kernels, monkeypatch):
         raise AssertionError("a lock was asked for")
 
     monkeypatch.setattr(threading, "Lock", refuse)
-    monkeypatch.setattr("tokendraw_triton_gumbel.host.compilation._locks", None)
+    monkeypatch.setattr("tokendraw_triton_gumbel.compilation._locks", None)
     draw(sampler)
     draw(TritonGumbelSampler(torch.device("cpu"), Need()))

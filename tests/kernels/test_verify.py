@@ -10,8 +10,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams, speculative
 from tokendraw.plugin import VerifyCapabilities
-from tokendraw_triton_gumbel import plugin
-from tokendraw_triton_gumbel.host import tuning
+from tokendraw_triton_gumbel import plan, plugin
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import (
     ENDS,
@@ -84,7 +83,7 @@ def judged(target, q=None, *, dtype=torch.bfloat16, params=None, mode="rejection
     if padded:
         ids = torch.tensor([[5, 6, 7], [8, -1, -1]])
         drafts = Drafts(draft_token_ids=ids, cu_num_logits=drafts.cu_num_logits, max_drafts=3, **(q or {}))
-    with tuning.override(configurations_of(target)[0]):
+    with plan.override(configurations_of(target)[0]):
         sampler_for(target, **need).verify(torch.zeros(6, V, dtype=dtype), drafts, metadata, mode=mode)
 
 

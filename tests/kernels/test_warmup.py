@@ -11,8 +11,7 @@ from calling import CPU, drafting, substitute
 from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams
 from tokendraw.operations.row_methods import SAMPLING, by_row
 from tokendraw.plugin import DRAFT_KINDS
-from tokendraw_triton_gumbel import plugin
-from tokendraw_triton_gumbel.host import tuning
+from tokendraw_triton_gumbel import plan, plugin
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import compilations, sampler_for
 
@@ -133,7 +132,7 @@ def test_small_batches_draw_rows_without_sums_by_more_warps(kernels, params, war
 
 
 def test_sums_of_a_row_take_the_same_number_of_warps_in_every_batch():
-    warps = {name: how.row_warps for name, how in tuning.TABLE.items() if name.startswith("cuda")}
+    warps = {name: how.row_warps for name, how in plan.TABLE.items() if name.startswith("cuda")}
     assert len(warps) == 2
     assert len(set(warps.values())) == 1
 

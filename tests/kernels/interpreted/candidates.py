@@ -5,13 +5,14 @@ import torch
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.row_draw.bounds import bound_by_granules, bound_by_tiles
-from tokendraw_triton_gumbel.kernels.row_draw.candidates import (
+from tokendraw_triton_gumbel.kernels.candidates import (
+    bound_by_granules,
+    bound_by_tiles,
     list_candidates,
     list_granules,
     load_candidates,
 )
-from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
+from tokendraw_triton_gumbel.kernels.rows import RowAddress
 
 GRANULES = tl.constexpr(512)
 NUMBER = tl.constexpr(1024)

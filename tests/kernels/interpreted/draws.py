@@ -13,9 +13,7 @@ from tokendraw_bench import Cell, make_inputs, metadata_of
 from tokendraw_testing import Effort, Subject, properties, reference, run
 from tokendraw_testing.logits_families import FAMILIES
 from tokendraw_triton_gumbel import plugin
-from tokendraw_triton_gumbel.kernels.large_set import draw_large_set, finish_pass, first_pass, first_pivots
-from tokendraw_triton_gumbel.kernels.large_set.search import bracket_threshold
-from tokendraw_triton_gumbel.kernels.row_draw import filtered_draw
+from tokendraw_triton_gumbel.kernels import large_set, large_set_passes, large_set_search, row_draw
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
 REQUESTS = [
@@ -75,13 +73,13 @@ def draws():
 
 def search():
     """Draw half of the rows with a single pass, so that one program searches the open bracket."""
-    finish_pass.ROUNDS = tl.constexpr(1)
+    large_set.MOST_PASSES = tl.constexpr(1)
     return wide(torch.float32, halves=(0,))
 
 
 def few():
     """Draw likewise with few logits left in the bracket of the searching program."""
-    bracket_threshold.MIN_PASSES = tl.constexpr(0)
+    large_set_search.MIN_PASSES = tl.constexpr(0)
     return wide(torch.float32, halves=(0,))
 
 
@@ -92,8 +90,8 @@ def edge():
     native = tokendraw.load_sampler("native", device="cpu")
     sampler = TritonGumbelSampler(torch.device("cpu"), Need())
     judged, wrong, searches = 0, [], []
-    find_threshold = finish_pass.find_threshold
-    finish_pass.find_threshold = lambda *args: searches.append(args) or find_threshold(*args)
+    find_threshold = large_set.find_threshold
+    large_set.find_threshold = lambda *args: searches.append(args) or find_threshold(*args)
     for dtype, is_tied in ((torch.float32, False), (torch.float32, True), (torch.bfloat16, True)):
         for spread in (1.5, 3.0, 4.0):
             row = torch.from_numpy(rng.normal(0, spread, size).astype(np.float32))
@@ -115,8 +113,8 @@ def hundred():
     native = tokendraw.load_sampler("native", device="cpu")
     sampler = TritonGumbelSampler(torch.device("cpu"), Need())
     judged, wrong, passes = 0, [], []
-    announce = filtered_draw.announce_first_pass
-    filtered_draw.announce_first_pass = lambda *args: passes.append(args) or announce(*args)
+    announce = row_draw.announce_first_pass
+    row_draw.announce_first_pass = lambda *args: passes.append(args) or announce(*args)
     for dtype in ("float32", "bfloat16"):
         cell = Cell(4, 151_936, dtype, "top-p", "peaked-100")
         (logits,) = make_inputs(cell, torch.device("cpu"), 1)
@@ -134,8 +132,8 @@ def collected():
     size, wrong, weighed = 100_003, [], []
     native = tokendraw.load_sampler("native", device="cpu")
     sampler = TritonGumbelSampler(torch.device("cpu"), Need())
-    finish_pass, errors = draw_large_set.finish_pass, first_pass._MORE_STANDARD_ERRORS
-    draw_large_set.finish_pass = lambda *args: weighed.append(args) or finish_pass(*args)
+    finish_pass, errors = large_set.finish_pass, large_set_passes._MORE_STANDARD_ERRORS
+    large_set.finish_pass = lambda *args: weighed.append(args) or finish_pass(*args)
     requests = [
         SamplingParams(temperature=0.8, top_k=k, top_p=p, min_p=m, filter_order=order, seed=seed)
         for seed, (k, p, m, order) in enumerate(
@@ -157,7 +155,7 @@ def collected():
         ("side by side", np.sort(scattered), errors),
         ("too few", scattered, tl.constexpr(-3.0)),
     ):
-        first_pass._MORE_STANDARD_ERRORS = more
+        large_set_passes._MORE_STANDARD_ERRORS = more
         weighed.clear()
         logits = torch.from_numpy(np.tile(row.astype(np.float32), (len(requests), 1)))
         logits = logits.bfloat16() if name == "scattered" else logits
@@ -165,7 +163,7 @@ def collected():
         if result != expected:
             wrong.append([name, result, expected])
         passes[name] = len(weighed)
-    draw_large_set.finish_pass, first_pass._MORE_STANDARD_ERRORS = finish_pass, errors
+    large_set.finish_pass, large_set_passes._MORE_STANDARD_ERRORS = finish_pass, errors
     return {"wrong": wrong, "passes": passes}
 
 
@@ -216,8 +214,8 @@ def large_k():
     wrong, weighed = [], []
     native = tokendraw.load_sampler("native", device="cpu")
     sampler = TritonGumbelSampler(torch.device("cpu"), Need())
-    finish_pass, number_in_row = draw_large_set.finish_pass, first_pass.number_in_row
-    draw_large_set.finish_pass = lambda *args: weighed.append(args) or finish_pass(*args)
+    finish_pass, number_in_row = large_set.finish_pass, large_set_passes.number_in_row
+    large_set.finish_pass = lambda *args: weighed.append(args) or finish_pass(*args)
     requests = [
         SamplingParams(temperature=0.8, top_k=k, top_p=p, min_p=m, filter_order=order, seed=seed)
         for seed, (k, p, m, order) in enumerate(
@@ -235,7 +233,7 @@ def large_k():
     rows[4:] = np.sort(rows[4:])[:, ::-1]
     passes = {}
     for name, bound in (("guessed", number_in_row), ("bounded", lambda *args: tl.full((), 1e9, tl.float32))):
-        first_pass.number_in_row = bound
+        large_set_passes.number_in_row = bound
         for logits in (torch.from_numpy(rows), torch.from_numpy(rows).bfloat16()):
             weighed.clear()
             result, expected = (
@@ -245,14 +243,14 @@ def large_k():
                 wrong.append([name, str(logits.dtype), result, expected])
             numbers = [int(args[1]) for args in weighed]
             passes[name] = [numbers.count(row) for row in range(len(requests))]
-    draw_large_set.finish_pass, first_pass.number_in_row = finish_pass, number_in_row
+    large_set.finish_pass, large_set_passes.number_in_row = finish_pass, number_in_row
     return {"wrong": wrong, **passes}
 
 
 def guesses():
     """Require thresholds of nuclei of several widths between the pivots of the first pass."""
     rng = np.random.default_rng(5)
-    shape, missed, write_pivots = (4, 151_936), [], first_pivots.write_pivots
+    shape, missed, snap = (4, 151_936), [], large_set_passes._snap_pivots
     kinds = {
         "most tokens hidden by others": (0.97, rng.exponential(size=shape)),
         "a thousand tokens": (0.9, rng.normal(0, 3, shape)),
@@ -262,9 +260,7 @@ def guesses():
     for name, (p, rows) in kinds.items():
         for dtype in (torch.float32, torch.bfloat16):
             pivots = []
-            first_pivots.write_pivots = lambda reals, result, *rest, to=pivots: (
-                to.append(result) or write_pivots(reals, result, *rest)
-            )
+            large_set_passes._snap_pivots = lambda *args, to=pivots: to.append(snap(*args)) or to[-1]
             logits = torch.from_numpy(rows.astype(np.float32)).to(dtype)
             params = [SamplingParams(temperature=0.8, top_p=p, seed=seed) for seed in range(len(rows))]
             metadata = SamplingMetadata.from_params(params, positions=range(len(rows)))
@@ -276,7 +272,7 @@ def guesses():
                 highest, lowest = (float(pivot.handle.data.item()) for pivot in (result.p0, result.p3))
                 if not lowest <= threshold < highest:
                     missed.append([name, str(dtype), threshold, highest, lowest])
-    first_pivots.write_pivots = write_pivots
+    large_set_passes._snap_pivots = snap
     return {"missed": missed, "rows": 2 * len(kinds) * shape[0]}
 
 
@@ -331,7 +327,7 @@ def wide(dtype=torch.bfloat16, halves=(0, 1)):
     """
     rng = np.random.default_rng(1)
     size, judged, wrong = 4099, 0, []
-    first_pass.MAX_COLLECTED, finish_pass._MAX_SET = tl.constexpr(500), tl.constexpr(500)
+    large_set_passes.MOST_EXPECTED, large_set._MAX_SET = tl.constexpr(500), tl.constexpr(500)
     sampler = TritonGumbelSampler(torch.device("cpu"), Need(logprobs_mode="processed_logprobs"))
     ranks = np.arange(size)
     families = {

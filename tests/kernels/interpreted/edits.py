@@ -15,8 +15,7 @@ from tokendraw.plugin import ProcessNeed
 from tokendraw_native.logits_processing import NativeProcessor
 from tokendraw_testing import Effort, Subject
 from tokendraw_testing.kit.fuzz import FuzzCase, check_case
-from tokendraw_triton_gumbel import plugin
-from tokendraw_triton_gumbel.launches import logits_processing
+from tokendraw_triton_gumbel import edit_launches, plugin
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 
 CPU = torch.device("cpu")
@@ -24,11 +23,11 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def use_small_programs():
-    logits_processing.CONFIG = logits_processing.ProcessConfig(
+    edit_launches.CONFIG = edit_launches.ProcessConfig(
         IDS=8, WORDS=4, TILE=32, REQUESTS=2, TOKENS=8, LANES=4, PLACES=2
     )
-    logits_processing._PROGRAMS, logits_processing._MASK_PROGRAMS = 24, 16
-    logits_processing._SEARCH_PROGRAMS = 20
+    edit_launches._PROGRAMS, edit_launches._MASK_PROGRAMS = 24, 16
+    edit_launches._SEARCH_PROGRAMS = 20
 
 
 def fuzz(cases):
@@ -220,8 +219,8 @@ def long_histories():
 
 def masks(tile):
     """Apply masks by small programs to rows of every alignment."""
-    logits_processing.CONFIG = logits_processing.CONFIG._replace(TILE=int(tile))
-    logits_processing._MASK_PROGRAMS = 6
+    edit_launches.CONFIG = edit_launches.CONFIG._replace(TILE=int(tile))
+    edit_launches._MASK_PROGRAMS = 6
     process, result = TritonLogitsProcessor(CPU).process, {}
     for dtype in DTYPES:
         for case in edit_model.cases(dtype, int(tile)):

@@ -12,7 +12,7 @@ from tokendraw.backends.description.capabilities import LOGPROBS_MODES
 from tokendraw_native.sampler import NativeSampler
 from tokendraw_testing import reference
 from tokendraw_testing.logits_families import FAMILIES
-from tokendraw_triton_gumbel.kernels.large_set import finish_pass
+from tokendraw_triton_gumbel.kernels import large_set
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
 INF = float("inf")
@@ -404,15 +404,15 @@ def calls():
 def collected():
     """Compare rows with thousands of kept tokens: the bracket of the threshold is collected, no row searched."""
     tally, fits, searched = Tally(), [], []
-    keep, find = finish_pass.find_bracket_edge, finish_pass.find_threshold
+    keep, find = large_set.find_bracket_edge, large_set.find_threshold
 
     def kept(*args):
         fit = keep(*args)
         fits.append(int(fit.handle.data.item()))
         return fit
 
-    finish_pass.find_bracket_edge = kept
-    finish_pass.find_threshold = lambda *args: searched.append(args) or find(*args)
+    large_set.find_bracket_edge = kept
+    large_set.find_threshold = lambda *args: searched.append(args) or find(*args)
     need = Need(logprobs_mode="processed_logprobs")
     samplers = [kind(torch.device("cpu"), need) for kind in (TritonGumbelSampler, NativeSampler)]
     generator = torch.Generator().manual_seed(1)

@@ -11,22 +11,22 @@ import torch
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.host.geometry import tiles_of
-from tokendraw_triton_gumbel.host.row_layout import RowAccess, row_layout
-from tokendraw_triton_gumbel.kernels.large_set.passes.group_load import as_logits, load_group
-from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
+from tokendraw_triton_gumbel.kernels.arguments import (
     Counts,
     DraftRows,
+    LargeSetConfig,
     Logits,
     MomentSums,
     RankedTokens,
+    TileConfig,
     TileStatistics,
     WorkQueue,
 )
-from tokendraw_triton_gumbel.kernels.shared.configs import LargeSetConfig, TileConfig
-from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
-from tokendraw_triton_gumbel.kernels.shared.tile_layout import element_ids
-from tokendraw_triton_gumbel.kernels.tile_pass.tile_statistics import tile_statistics
+from tokendraw_triton_gumbel.kernels.large_set_passes import as_logits, load_group
+from tokendraw_triton_gumbel.kernels.rows import RowAddress
+from tokendraw_triton_gumbel.kernels.tile_pass import tile_statistics
+from tokendraw_triton_gumbel.kernels.values import element_ids
+from tokendraw_triton_gumbel.plan import RowAccess, row_layout, tiles_of
 
 TILES = 2
 """Tiles a program."""

@@ -1,9 +1,9 @@
 """The Triton backend: a sampler that reads the logits about once, and edits of logits; NVIDIA and AMD.
 
 The entry point names this module, so it imports nothing heavy. The operations are :mod:`.sampler` and
-:mod:`.processor`. The host side has rooms, each of which imports only from the rooms behind it: ``ranks`` (columns of
-one rank), ``dispatch`` (the compiled call of a batch), ``launches`` (of a room of kernels each), ``host`` (variants,
-layouts, scratch, compilation, tuning). ``kernels`` is the device code.
+:mod:`.processor`. Below them, each imports only from those behind it: ``compiled_calls`` (the launches of a kind of
+call), ``draw_launches`` and its like (the launches of a file of kernels), ``launch``, ``plan`` and ``compilation``.
+``kernels`` is the device code: a file a launch, and what several launches share.
 """
 
 from __future__ import annotations

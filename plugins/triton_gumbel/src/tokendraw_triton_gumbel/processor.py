@@ -10,32 +10,25 @@ from torch import Tensor
 
 from tokendraw import Drafts, RequestSlots
 from tokendraw.plugin import RequestTables
-from tokendraw_triton_gumbel.host.device import LaunchDevice
-from tokendraw_triton_gumbel.host.launch import current_stream, group
-from tokendraw_triton_gumbel.kernels.logits_processing import repetitions
-from tokendraw_triton_gumbel.kernels.logits_processing.argument_groups import (
-    HistoryEnds,
-    IdTables,
-    SlotRows,
-    StepDrafts,
-    StepTokens,
-)
-from tokendraw_triton_gumbel.kernels.shared.argument_groups import Logits
-from tokendraw_triton_gumbel.launches.edit_arguments import (
+from tokendraw_triton_gumbel.edit_launches import (
     DRY,
     LAST_N,
     LONG_EDITS,
     TABLES,
     THINKING,
+    ProcessLaunches,
     ProcessVariant,
     edit_flags,
     table_groups,
 )
-from tokendraw_triton_gumbel.launches.logits_processing import ProcessLaunches
+from tokendraw_triton_gumbel.kernels import edits
+from tokendraw_triton_gumbel.kernels.arguments import Logits
+from tokendraw_triton_gumbel.kernels.edits import HistoryEnds, IdTables, SlotRows, StepDrafts, StepTokens
+from tokendraw_triton_gumbel.launch import LaunchDevice, current_stream, group
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
 _NO_DRAFTS = StepDrafts()
-_OVERLAPS: int = repetitions.OVERLAPS.value
+_OVERLAPS: int = edits.OVERLAPS.value
 
 
 class TritonLogitsProcessor:

@@ -1,33 +1,137 @@
-"""The sampler: draws of tokens and of drafts, scores, and verification. A call waits for nothing."""
+"""The sampler and verifier that the plugin builds."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, ScoreOutput, VerifyOutput
-from tokendraw.plugin import VerifyMode, log_kept_mass_by_step, logprobs_by_step
-from tokendraw_triton_gumbel.dispatch.call_cache import SAMPLED_SCORE, SCORE, CallCache, RowKind, logits_key
-from tokendraw_triton_gumbel.dispatch.compiled_call import CompiledCall
-from tokendraw_triton_gumbel.dispatch.draft_inputs import draft_inputs
-from tokendraw_triton_gumbel.dispatch.empty_outputs import (
-    empty_sampler_output,
-    empty_score_output,
-    empty_verify_output,
+from tokendraw import (
+    Drafts,
+    LogprobsTensors,
+    Need,
+    SamplerOutput,
+    SamplingMetadata,
+    ScoreOutput,
+    VerifyOutput,
 )
-from tokendraw_triton_gumbel.dispatch.launch_context import LaunchContext
-from tokendraw_triton_gumbel.host.device import LaunchDevice
-from tokendraw_triton_gumbel.host.launch import group
-from tokendraw_triton_gumbel.host.params_layout import (
+from tokendraw.plugin import VerifyMode, log_kept_mass_by_step, logprobs_by_step
+from tokendraw_triton_gumbel.compiled_calls import (
+    SAMPLED_SCORE,
+    SCORE,
+    CallCache,
+    CompiledCall,
+    LaunchContext,
+    RowKind,
+    logits_key,
+)
+from tokendraw_triton_gumbel.kernels import rows as row_params
+from tokendraw_triton_gumbel.kernels.arguments import RankedTokens
+from tokendraw_triton_gumbel.launch import LaunchDevice, group
+from tokendraw_triton_gumbel.plan import (
+    CHOSEN,
+    COUPLED,
+    LOGITS,
+    PROBS,
+    Target,
+    VerifyVariant,
     contiguous_params,
     param_tensors,
     params_layout,
+    row_layout,
     rows_are_contiguous,
+    with_unit_stride,
 )
-from tokendraw_triton_gumbel.host.row_layout import row_layout, with_unit_stride
-from tokendraw_triton_gumbel.host.variant import COUPLED, Target, VerifyVariant
-from tokendraw_triton_gumbel.kernels.shared import row_params
-from tokendraw_triton_gumbel.kernels.shared.argument_groups import RankedTokens
+
+# Outputs of batches without rows, drawn or scored, and of verifications without requests.
+
+
+def empty_sampler_output(logits: Tensor, m: SamplingMetadata, need: Need) -> SamplerOutput:
+    """Return the output of zero rows."""
+    num_best, logprobs = m.facts.logprobs_width(logits.shape[1]), None
+    if num_best is not None:
+        logprobs = _empty_logprobs(logits, m, num_best, wants_ranks=need.logprob_ranks)
+    return SamplerOutput(
+        logits.new_empty(0, dtype=torch.int64),
+        logits.new_empty(0, dtype=torch.bool),
+        logprobs,
+        None if logprobs is None else logits.new_empty(0, dtype=torch.float32),
+        logits.new_empty(0, dtype=torch.float32) if need.threshold else None,
+        logits.new_empty(0, dtype=torch.float32) if need.threshold and m.facts.any_xtc else None,
+    )
+
+
+def empty_score_output(logits: Tensor, m: SamplingMetadata, need: Need) -> ScoreOutput:
+    """Return the scores of zero rows."""
+    num_best = m.facts.logprobs_width(logits.shape[1]) or 0
+    logprobs = _empty_logprobs(logits, m, num_best, wants_ranks=need.logprob_ranks)
+    number = logits.new_empty(0, dtype=torch.float32)
+    return ScoreOutput(
+        logprobs,
+        number,
+        number,
+        number if need.threshold else None,
+        number if need.threshold and m.facts.any_xtc else None,
+    )
+
+
+def empty_verify_output(target: Tensor, drafts: Drafts, m: SamplingMetadata, need: Need) -> VerifyOutput:
+    """Return the output of zero requests."""
+    width, num_best, logprobs = drafts.max_drafts, m.facts.logprobs_width(target.shape[1]), None
+    if num_best is not None:
+        logprobs = _empty_logprobs(target, m, num_best, wants_ranks=need.logprob_ranks)
+    num_accepted = target.new_empty(0, dtype=torch.int32)
+    return VerifyOutput(
+        target.new_empty(0, width + 1, dtype=torch.int64),
+        num_accepted,
+        target.new_empty(0, dtype=torch.bool),
+        None if logprobs is None else logprobs_by_step(logprobs, drafts.cu_num_logits, num_accepted, width),
+        None if logprobs is None else target.new_empty(0, width + 1, dtype=torch.float32),
+        target.new_full((len(target),), float("nan"), dtype=torch.float32) if need.threshold else None,
+        target.new_full((len(target),), float("nan"), dtype=torch.float32)
+        if need.threshold and m.facts.any_xtc
+        else None,
+    )
+
+
+def _empty_logprobs(
+    logits: Tensor, m: SamplingMetadata, num_best: int, *, wants_ranks: bool
+) -> LogprobsTensors:
+    ids = m.given_ids
+    return LogprobsTensors(
+        logits.new_empty(0, 1 + num_best, dtype=torch.int64),
+        logits.new_empty(0, 1 + num_best, dtype=torch.float32),
+        logits.new_empty(0, dtype=torch.int64) if wants_ranks else None,
+        None if ids is None else logits.new_empty(0, ids.shape[1], dtype=torch.int64),
+        None if ids is None else logits.new_empty(0, ids.shape[1], dtype=torch.float32),
+    )
+
+
+# Target and drafts of a verification, converted to the layout of the kernels.
+
+_PROBS_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def draft_inputs(target: Tensor, drafts: Drafts, *, is_coupled: bool) -> tuple[Tensor, Tensor | None, int]:
+    """Return the target's logits, logits or probabilities of the drafts, and the kind of the drafts.
+
+    The logits of both get one dtype: where they differ, float32, so that nothing is lost but time.
+    """
+    target = with_unit_stride(target)
+    if is_coupled:
+        return target, None, COUPLED
+    probs, logits = drafts.draft_probs, drafts.draft_logits
+    if probs is not None and len(probs) and len(target) > drafts.num_requests:
+        if probs.dtype not in _PROBS_DTYPES:
+            probs = probs.to(torch.float32)
+        return target, with_unit_stride(probs), PROBS
+    if logits is not None and len(logits) and len(target) > drafts.num_requests:
+        if logits.dtype != target.dtype:
+            target, logits = target.to(torch.float32), logits.to(torch.float32)
+        return target, with_unit_stride(logits), LOGITS
+    return target, None, CHOSEN
+
+
+# The sampler: draws of tokens and of drafts, scores, and verification. A call waits for nothing.
 
 _DRAFT: int = row_params.DRAFT.value
 

@@ -1,1 +1,0 @@
-"""Dispatch of a batch: from its variant to a compiled call and a launch context."""

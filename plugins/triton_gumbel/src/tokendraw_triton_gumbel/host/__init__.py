@@ -1,1 +1,0 @@
-"""Parts of a launch: tuning, variants, layouts of inputs, grids, scratch, arguments, compilation."""

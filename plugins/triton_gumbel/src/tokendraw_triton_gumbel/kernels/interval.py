@@ -1,0 +1,633 @@
+"""The launch for rows with typical-p, XTC or temperature_last, whose kept set is an interval of values."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from tokendraw_triton_gumbel.kernels.arguments import TileStatistics
+from tokendraw_triton_gumbel.kernels.candidates import draw_candidate, weigh_tiles
+from tokendraw_triton_gumbel.kernels.rows import (
+    DRAFT,
+    HAS_TOP_P,
+    LEAST_KEPT,
+    XTC,
+    gumbel,
+    has_noise,
+    inverse_temperature,
+    load_filters,
+    noise_key,
+    row_logits,
+    row_of,
+    slot_of,
+    streams_of,
+    uniform,
+)
+from tokendraw_triton_gumbel.kernels.values import (
+    GRANULE_LANES,
+    GRANULES_PER_HALF,
+    GRANULES_PER_TILE,
+    INT32_MAX,
+    LANES,
+    LOG2_E,
+    TILE_SIZE,
+    least_kept,
+    least_reaching,
+    lowest_kept,
+    scaled,
+    weigh,
+)
+
+# Groups of arguments of the launches for XTC and the filter order ``temperature_last``.
+
+
+class IntervalParams(NamedTuple):
+    """Parameters of the requests; each None where no request of a batch may use it."""
+
+    temperature_last: Any = None
+    """[slots] bool."""
+    xtc_probability: Any = None
+    """[slots] floating point, like ``xtc_threshold``."""
+    xtc_threshold: Any = None
+
+
+class FilterParams(NamedTuple):
+    """The parameters that the filters look at, written by ``filter_params``.
+
+    Each is None where the requests' own serve.
+    """
+
+    temperature: Any = None
+    """[slots] floating point: 1 in slots of ``temperature_last`` that are not greedy, elsewhere the temperature."""
+    other_temperature: Any = None
+    """[slots] floating point: the other of 1 and the temperature."""
+    min_p: Any = None
+    """[slots] floating point: 0 where min-p stands behind top-p."""
+
+
+class KeptInterval(NamedTuple):
+    """Results and scratch of ``redraw_rows``; all None where no request of a batch may need the launch."""
+
+    ceiling: Any = None
+    """[rows] float32: the greatest kept logit of rows that ask for XTC, elsewhere +inf. None without XTC."""
+    sums: Any = None
+    """[rows, tiles] float32 of scratch: the weights of the tiles of a row."""
+    arrivals: Any = None
+    """[rows] int32 of scratch, written by launch 2: programs of a row that have weighed their part, or a mark."""
+    log_masses: Any = None
+    """[rows] float32 of scratch: of rows whose ceiling lies below their largest logit, the logarithm of the sum of
+    ``exp((x - ceiling) / T)`` over the kept logits. None without log-probabilities."""
+
+
+class KeptMasses(NamedTuple):
+    """Kept masses for a verification by probabilities, of its target and of its drafts; all None elsewhere."""
+
+    peaks: Any = None
+    """[rows] float32: the greatest kept logit."""
+    masses: Any = None
+    """[rows] float32: ``masses * exp(log_shares)`` is the sum of ``exp((x - peak) / T)`` over the kept logits."""
+    log_shares: Any = None
+    """[rows] float32."""
+
+
+# The temperature and the min-p that the filters of each slot look at. 256 slots a program.
+#
+# Reads and writes some numbers a slot.
+
+SLOTS_PER_PROGRAM = tl.constexpr(256)
+
+
+@triton.jit(
+    do_not_specialize=["slots", "flags"],
+    do_not_specialize_on_alignment=["row_params", "temperature_last"],
+)
+def filter_params(row_params, temperature_last, out, slots, flags):
+    """Write the parameters that the filters look at. Grid (slots / 256).
+
+    A filter order of ``temperature_last`` has its min-p behind top-p. Without top-p the places give the same tokens,
+    and min-p stays with the other filters.
+
+    :param row_params: :class:`~.arguments.RowParams`.
+    :param temperature_last: [slots] bool.
+    :param out: :class:`FilterParams`.
+    """
+    slot = tl.program_id(0) * SLOTS_PER_PROGRAM + tl.arange(0, SLOTS_PER_PROGRAM)
+    inside = slot < slots
+    is_last = tl.load(temperature_last + slot, mask=inside, other=0).to(tl.int32) != 0
+    if out.temperature is not None:
+        temperature = tl.load(row_params.temperature + slot, mask=inside, other=0.0)
+        is_separate = is_last & (temperature > 0)
+        one = tl.full((), 1.0, tl.float32).to(temperature.dtype)
+        tl.store(out.temperature + slot, tl.where(is_separate, one, temperature), mask=inside)
+        if out.other_temperature is not None:
+            tl.store(out.other_temperature + slot, tl.where(is_separate, temperature, one), mask=inside)
+    if out.min_p is not None:
+        min_p = tl.load(row_params.min_p + slot, mask=inside, other=0.0)
+        top_p = tl.load(row_params.top_p + slot, mask=inside & ((flags & HAS_TOP_P) != 0), other=1.0)
+        zero = tl.full((), 0.0, tl.float32).to(min_p.dtype)
+        tl.store(out.min_p + slot, tl.where(is_last & (top_p < 1), zero, min_p), mask=inside)
+
+
+# Loads the part of a row's filters that stands behind top-p, and tells which rows ``redraw_rows`` has to draw.
+#
+# Reads a few numbers a row.
+
+_DEFAULT_THRESHOLD = tl.constexpr(0.1)
+_MAX_THRESHOLD = tl.constexpr(0.5)
+_ROUNDING = tl.constexpr(1.001)
+"""Margin for the error of a mass in float32."""
+KEEPS_DRAW = tl.constexpr(-1)
+"""Mark of a row among ``arrivals`` that ``redraw_rows`` leaves alone."""
+
+
+class RowChain(NamedTuple):
+    """The part of a row's filters that stands behind top-p; integers where no type is given."""
+
+    is_last: Any
+    """1 if the filters look at temperature 1 and the draw does not."""
+    has_xtc: Any
+    """1 if the row asks for XTC, and has noise to decide it."""
+    applies: Any
+    """1 if the uniform of the row applies XTC."""
+    limit: Any
+    """float64: the least probability of a token that XTC may drop."""
+
+
+@triton.jit
+def load_chain(slot, greedy, key, row_params, interval_params, flags, FP64: tl.constexpr):
+    """Return the :class:`RowChain` of a row.
+
+    :param row_params: :class:`~.arguments.RowParams`; ``interval_params`` :class:`IntervalParams`.
+    :param flags: with the bit DRAFT of a draft's row, which XTC leaves alone.
+    """
+    is_sampled = (greedy == 0).to(tl.int32)
+    is_last = tl.full((), 0, tl.int32)
+    if interval_params.temperature_last is not None:
+        is_last = (tl.load(interval_params.temperature_last + slot).to(tl.int32) != 0).to(tl.int32)
+    has_xtc = tl.full((), 0, tl.int32)
+    applies = has_xtc
+    limit = tl.full((), _DEFAULT_THRESHOLD, tl.float64)
+    if interval_params.xtc_probability is not None:
+        probability = tl.load(interval_params.xtc_probability + slot).to(tl.float64)
+        has_xtc = (probability > 0).to(tl.int32) * has_noise(slot, flags, row_params)
+        u = tl.max(uniform(key, tl.zeros((1,), tl.int32), XTC, FP64), 0)
+        if interval_params.xtc_threshold is not None:
+            limit = tl.load(interval_params.xtc_threshold + slot).to(tl.float64)
+        applies = has_xtc * (u < probability).to(tl.int32) * (limit <= _MAX_THRESHOLD).to(tl.int32)
+        applies *= ((flags & DRAFT) == 0).to(tl.int32) * is_sampled
+    return RowChain(is_last * is_sampled, has_xtc, applies, limit)
+
+
+@triton.jit
+def _second_weight(survey, scale):
+    """Return an upper bound of the weight of the second token of a row, relative to the first, which weighs 1.
+
+    The second token is the largest of another tile, or weighs no more than the first one's tile does without that.
+    """
+    is_first = survey.maximum == survey.max_logit
+    weight = weigh(survey.maximum, survey.max_logit, scale)
+    others = tl.max(tl.where(is_first, 0.0, weight), 0)
+    rest = tl.sum(tl.where(is_first, tl.abs(survey.signed_sums), 0.0), 0) - 1.0
+    return tl.maximum(others, rest)
+
+
+@triton.jit
+def is_redrawn(chain, survey, scale, k, p, floor):
+    """Return 1 if ``redraw_rows`` has to draw a row, or 0 if the draw at hand is that of the row.
+
+    XTC drops nothing unless two tokens are likely. Where top-p alone filters, the kept tokens weigh at least p of the
+    mass.
+
+    :param survey: the :class:`~.candidates.TileSurvey` at the temperature of the filters; ``scale`` is
+        ``log2(e) / T``.
+    :param k: of the row's :class:`~.rows.RowFilters`, like the others; 0 is off.
+    """
+    is_alone = (k == 0).to(tl.int32) * (floor == float("-inf")).to(tl.int32)
+    mass = tl.sum(weigh_tiles(survey, scale), 0).to(tl.float64)
+    kept_mass = tl.where(is_alone > 0, p * mass, 0.0)
+    may_drop = (kept_mass * chain.limit <= _second_weight(survey, scale) * _ROUNDING).to(tl.int32)
+    return tl.maximum(chain.is_last, chain.applies * may_drop)
+
+
+# The kept interval of a row with many tokens: weighs its tiles, and draws from these weights.
+#
+# Reads the granules that reach the lower end, once for each weighing, and one tile for the draw.
+
+
+@triton.jit(noinline=True)
+def _weigh_interval(
+    source,
+    granules,
+    sums,
+    first,
+    end,
+    low,
+    high,
+    origin,
+    scale,
+    VECTOR: tl.constexpr,
+    TILES_AT_ONCE: tl.constexpr,
+):
+    """Write what each tile from ``first`` to before ``end`` weighs in an interval.
+
+    :param source: the ``RowAddress``; ``granules`` [tiles, 16] of the row in memory, ``sums`` [tiles] float32.
+    :param low: tokens from here upwards count, up to ``high``.
+    :param origin: a logit x weighs ``exp((x - origin) / T)``; ``scale`` is ``log2(e) / T``, see :func:`weigh`.
+    """
+    VECTORS: tl.constexpr = TILE_SIZE // VECTOR
+    vector = tl.arange(0, VECTORS)[None, :, None]
+    granule = vector // (VECTORS // 2) * GRANULES_PER_HALF + vector % LANES // GRANULE_LANES
+    start = first
+    while start < end:
+        tile = start + tl.arange(0, TILES_AT_ONCE)
+        place = tile[:, None, None]
+        maximum = tl.load(
+            granules + place * GRANULES_PER_TILE + granule, mask=place < end, other=float("-inf")
+        ).to(tl.float32)
+        ids = place * TILE_SIZE + vector * VECTOR + tl.arange(0, VECTOR)[None, None, :]
+        x = tl.load(source.base + ids, mask=(maximum >= low) & (ids < source.vocab_size), other=float("-inf"))
+        x = x.to(tl.float32)
+        x = tl.where((x >= low) & (x <= high), x, float("-inf"))
+        tl.store(sums + tile, tl.sum(tl.sum(weigh(x, origin, scale), 2), 1), mask=tile < end)
+        start += TILES_AT_ONCE
+    tl.debug_barrier()  # the sums are read by other threads
+
+
+@triton.jit
+def is_likely(x, max_logit, scale, mass, limit):
+    """Return whether each logit has at least the probability ``limit``, float64, and more than 0.
+
+    :param mass: of the kept tokens, relative to ``max_logit``; ``scale`` is ``log2(e) / T``, see :func:`weigh`.
+    """
+    probability = weigh(x, max_logit, scale).to(tl.float64) / mass.to(tl.float64)
+    return (probability >= limit) & (probability > 0)
+
+
+@triton.jit(noinline=True)
+def _least_likely(source, maxima, tiles, threshold, max_logit, scale, mass, limit, TILES: tl.constexpr):
+    """Return (number of kept tokens with at least the probability ``limit``; the least logit of these, or +inf).
+
+    Reads the tiles with such tokens, one at a time: at most ``1 / limit``.
+
+    :param mass: of the kept tokens, relative to ``max_logit``.
+    :param limit: float64.
+    """
+    tile = tl.arange(0, TILES)
+    maximum = tl.load(maxima + tile, mask=tile < tiles, other=float("-inf"))
+    is_listed = is_likely(maximum, max_logit, scale, mass, limit) & (maximum >= threshold)
+    count = tl.full((), 0, tl.int32)
+    least = tl.full((), float("inf"), tl.float32)
+    current = tl.min(tl.where(is_listed, tile, TILES), 0)
+    while current < TILES:
+        ids = current * TILE_SIZE + tl.arange(0, TILE_SIZE)
+        x = tl.load(source.base + ids, mask=ids < source.vocab_size, other=float("-inf")).to(tl.float32)
+        x = tl.where(x == x, x, float("-inf"))
+        likely = is_likely(x, max_logit, scale, mass, limit) & (x >= threshold)
+        count += tl.sum(likely.to(tl.int32), 0)
+        least = tl.minimum(least, tl.min(tl.where(likely, x, float("inf")), 0))
+        current = tl.min(tl.where(is_listed & (tile > current), tile, TILES), 0)
+    return count, least
+
+
+@triton.jit
+def _draw_from_sums(source, sums, tiles, threshold, peak, inverse, key, flags, config: tl.constexpr):
+    """Draw a token of ``[threshold, peak]``: a tile by its weight, then a token in the tile.
+
+    Returns (token; what all tiles weigh).
+
+    :param sums: [tiles] in memory, relative to ``peak``.
+    """
+    tile = tl.arange(0, config.TILES)
+    weight = tl.load(sums + tile, mask=tile < tiles, other=0.0)
+    of_token, of_tile = streams_of(flags)
+    noise = gumbel(key, tile, of_tile, config.FP64)
+    score = tl.where(
+        weight > 0, tl.log(tl.where(weight > 0, weight, 1.0).to(noise.dtype)) + noise, float("-inf")
+    )
+    chosen = tl.argmax(score, 0)
+    ids = chosen * TILE_SIZE + tl.arange(0, TILE_SIZE)
+    x = tl.load(source.base + ids, mask=ids < source.vocab_size, other=float("-inf")).to(tl.float32)
+    x = tl.where((x >= threshold) & (x <= peak), x, float("-inf"))
+    score = scaled(x, peak, inverse, config.FP64) + gumbel(key, ids, of_token, config.FP64)
+    return chosen * TILE_SIZE + tl.argmax(score, 0), tl.sum(weight, 0)
+
+
+@triton.jit
+def _part_of(tiles, TILES_AT_ONCE: tl.constexpr):
+    """Return the tiles of this program's part of a row: (the first; the one behind the last)."""
+    groups = (tiles + TILES_AT_ONCE - 1) // TILES_AT_ONCE
+    span = (groups + tl.num_programs(1) - 1) // tl.num_programs(1) * TILES_AT_ONCE
+    first = tl.program_id(1) * span
+    return tl.minimum(first, tiles), tl.minimum(first + span, tiles)
+
+
+@triton.jit(noinline=True)
+def draw_tiles(
+    source,
+    statistics,
+    sums,
+    arrivals,
+    tiles,
+    threshold,
+    is_raised,
+    mass,
+    max_logit,
+    filter_scale,
+    inverse,
+    chain,
+    key,
+    flags,
+    config: tl.constexpr,
+):
+    """Draw a row from its tiles, of which each program of the row weighs a part.
+
+    Returns (token, or -1 where the earlier draw holds; the greatest kept logit; the kept mass, relative to that one;
+    1 in the program that has to write the results, else 0).
+
+    :param statistics: :class:`~.arguments.TileStatistics` of the row; ``sums`` [tiles] of scratch.
+    :param arrivals: counts the programs of the row that are done.
+    :param mass: of the kept tokens at the temperature of the filters.
+    :param is_raised: 1 if the threshold was raised since, so that ``mass`` counts some dropped tokens too.
+    """
+    TILES: tl.constexpr = config.TILES
+    token = tl.full((), -1, tl.int32)
+    peak = max_logit
+    kept_mass = mass
+    # Where the mass is not known, one program does all: few rows have this combination of filters.
+    is_shared = 1 - is_raised * chain.applies
+    is_finisher = (tl.program_id(1) == 0).to(tl.int32)
+    if is_shared + is_finisher > 0:
+        first, end = _part_of(tiles, config.TILES_AT_ONCE)
+        if is_shared == 0:
+            end = tiles
+            _weigh_interval(
+                source,
+                statistics.granules,
+                sums,
+                first,
+                end,
+                threshold,
+                max_logit,
+                max_logit,
+                filter_scale,
+                config.VECTOR,
+                config.TILES_AT_ONCE,
+            )
+            tile = tl.arange(0, TILES)
+            kept_mass = tl.sum(tl.load(sums + tile, mask=tile < tiles, other=0.0), 0)
+            tl.debug_barrier()  # the sums were read
+        if chain.applies > 0:
+            count, least = _least_likely(
+                source,
+                statistics.maxima,
+                tiles,
+                threshold,
+                max_logit,
+                filter_scale,
+                kept_mass,
+                chain.limit,
+                TILES,
+            )
+            peak = tl.where(count > 1, least, max_logit)
+        if chain.is_last + (peak < max_logit).to(tl.int32) > 0:
+            _weigh_interval(
+                source,
+                statistics.granules,
+                sums,
+                first,
+                end,
+                threshold,
+                peak,
+                peak,
+                inverse * LOG2_E,
+                config.VECTOR,
+                config.TILES_AT_ONCE,
+            )
+            if is_shared > 0:
+                earlier = tl.atomic_add(arrivals, 1, sem="acq_rel")
+                is_finisher = (earlier == tl.num_programs(1) - 1).to(tl.int32)
+            if is_finisher > 0:
+                token, kept_mass = _draw_from_sums(
+                    source, sums, tiles, threshold, peak, inverse, key, flags, config
+                )
+    return token, peak, kept_mass, is_finisher
+
+
+# The draw of rows with XTC or ``temperature_last`` from the thresholds of launches 2 and 3.
+#
+# A row with few candidates is drawn from their list by one program. The tiles of another are weighed by several, the
+# last of which draws. Rows that ask for neither keep their token, and so do those that launch 2 has marked. Reads 1
+# KB of a row with few candidates, and of another the granules that reach its threshold.
+
+
+@triton.jit
+def _draw_candidates(
+    lists,
+    row,
+    num_candidates,
+    threshold,
+    max_logit,
+    filter_scale,
+    inverse,
+    chain,
+    key,
+    flags,
+    config: tl.constexpr,
+):
+    """Draw a row from its candidates; return (token, the greatest kept logit, the kept mass relative to that one)."""
+    N: tl.constexpr = config.SMALL_CANDIDATES
+    i = tl.arange(0, N)
+    place = row.to(tl.int64) * N + i
+    x = tl.load(lists.logits + place, mask=i < num_candidates, other=float("-inf"))
+    ids = tl.load(lists.ids + place, mask=i < num_candidates, other=INT32_MAX)
+    kept = (x >= threshold) & (x > float("-inf"))
+    peak = max_logit
+    if chain.applies > 0:
+        weight = tl.where(kept, weigh(x, max_logit, filter_scale), 0.0)
+        likely = kept & is_likely(x, max_logit, filter_scale, tl.sum(weight, 0), chain.limit)
+        if tl.sum(likely.to(tl.int32), 0) > 1:
+            peak = tl.min(tl.where(likely, x, float("inf")), 0)
+            kept &= x <= peak
+    of_token, of_tile = streams_of(flags)
+    x = tl.where(kept, x, float("-inf"))
+    weight = weigh(x, peak, inverse * LOG2_E)
+    score = scaled(x, peak, inverse, config.FP64)
+    token = draw_candidate(score, weight, kept, ids, key, of_token, of_tile, config.FP64)
+    return token, peak, tl.sum(weight, 0)
+
+
+@triton.jit
+def _log_share(
+    statistics, first_tile, tiles, is_last, kept_mass, peak, max_logit, inverse, TILES: tl.constexpr
+):
+    """Return the logarithm of the kept share of a row's mass at its temperature."""
+    tile = tl.arange(0, TILES)
+    inside = tile < tiles
+    maximum = tl.load(statistics.maxima + first_tile + tile, mask=inside, other=float("-inf"))
+    total = tl.load(statistics.sums + first_tile + tile, mask=inside, other=0.0)
+    if statistics.raw_sums is not None:
+        other = tl.load(statistics.raw_sums + first_tile + tile, mask=inside, other=0.0)
+        total = tl.where(is_last > 0, other, total)
+    mass = tl.sum(tl.abs(total) * weigh(maximum, max_logit, inverse * LOG2_E), 0)
+    log_kept = tl.log(kept_mass) + scaled(peak, max_logit, inverse, False) - tl.log(mass)
+    return tl.minimum(log_kept, 0.0)
+
+
+@triton.jit
+def _exchange_sums(statistics, first_tile, tiles, TILES: tl.constexpr):
+    """Exchange the sums of a row's tiles at T = 1 with those at the row's temperature."""
+    tile = tl.arange(0, TILES)
+    inside = tile < tiles
+    first = tl.load(statistics.sums + first_tile + tile, mask=inside, other=0.0)
+    second = tl.load(statistics.raw_sums + first_tile + tile, mask=inside, other=0.0)
+    tl.debug_barrier()  # both were read
+    tl.store(statistics.sums + first_tile + tile, second, mask=inside)
+    tl.store(statistics.raw_sums + first_tile + tile, first, mask=inside)
+
+
+@triton.jit(
+    do_not_specialize=["counts", "flags"],
+    do_not_specialize_on_alignment=["interval_params", "interval"],
+)
+def redraw_rows(
+    logits,
+    drafts,
+    counts,
+    statistics,
+    row_params,
+    interval_params,
+    flags,
+    lists,
+    summary,
+    out,
+    interval,
+    kept,
+    config: tl.constexpr,
+):
+    """Draw the rows again that ask for XTC or ``temperature_last``. Grid (rows, parts of a row with many tokens).
+
+    :param logits: :class:`~.arguments.Logits`; ``drafts`` :class:`~.arguments.DraftRows`,
+        behind them, which XTC leaves alone.
+    :param counts: :class:`~.arguments.Counts`.
+    :param statistics: :class:`~.arguments.TileStatistics` at the temperature of the filters;
+        ``raw_sums`` are those at the other one of 1 and the row's temperature. Afterwards they are at T = 1, and
+        ``sums`` at the row's temperature.
+    :param row_params: :class:`~.arguments.RowParams` of the requests.
+    :param interval_params: :class:`IntervalParams`.
+    :param lists: :class:`~.arguments.CandidateLists`, and ``summary``
+        :class:`~.arguments.RowSummary`, as launch 2 left them.
+    :param out: :class:`~.arguments.DrawResults`, read and written.
+    :param interval: :class:`KeptInterval`, written; ``kept`` :class:`KeptMasses`, written.
+    :param config: :class:`~.arguments.IntervalConfig`.
+    """
+    row, target_row = row_of(tl.program_id(0), drafts, counts)
+    is_target = tl.full((), 1, tl.int32)
+    chain_flags = flags
+    if drafts.cu_num_logits is not None:
+        if row < 0:
+            return
+        is_target = (row < counts.target_rows).to(tl.int32)
+        chain_flags = tl.where(is_target > 0, flags, flags | DRAFT)
+    slot = slot_of(target_row, flags, row_params)
+    key = noise_key(target_row, slot, flags, row_params)
+    inverse, greedy = inverse_temperature(row_params.temperature, slot)
+    chain = load_chain(slot, greedy, key, row_params, interval_params, chain_flags, config.FP64)
+    max_logit = tl.load(summary.max_logit + row)
+    peak = max_logit
+    first_tile = row.to(tl.int64) * counts.tiles
+    is_finisher = (tl.program_id(1) == 0).to(tl.int32)
+    token = tl.full((), -1, tl.int32)
+    kept_mass = tl.full((), 0.0, tl.float32)
+    is_bounded = (max_logit > float("-inf")).to(tl.int32) * (max_logit < float("inf")).to(tl.int32)
+    is_bounded *= (tl.load(interval.arrivals + row) != KEEPS_DRAW).to(tl.int32)
+    if (chain.is_last + chain.applies) * is_bounded > 0:
+        source = row_logits(row, logits, drafts, counts)
+        maxima = statistics.maxima + first_tile
+        filter_scale = tl.where(chain.is_last > 0, 1.0, inverse) * LOG2_E
+        earlier_threshold = tl.load(out.threshold + row)
+        threshold = earlier_threshold
+        if chain.is_last > 0:
+            _, _, min_p, _ = load_filters(slot, logits.vocab_size, flags, row_params)
+            one, off = tl.full((), 1.0, tl.float64), tl.full((), float("-inf"), tl.float32)
+            threshold = tl.maximum(threshold, lowest_kept(max_logit, one, min_p, off))
+        is_raised = (threshold > earlier_threshold).to(tl.int32)
+        num_candidates = tl.load(summary.num_candidates + row)
+        if num_candidates < 0:
+            granules = statistics.granules + first_tile * GRANULES_PER_TILE
+            mass = tl.load(summary.total_weight + row) * tl.exp(tl.load(out.log_kept + row))
+            token, peak, kept_mass, is_finisher = draw_tiles(
+                source,
+                TileStatistics(maxima, None, None, granules, None),
+                interval.sums + first_tile,
+                interval.arrivals + row,
+                counts.tiles,
+                threshold,
+                is_raised,
+                mass,
+                max_logit,
+                filter_scale,
+                inverse,
+                chain,
+                key,
+                flags,
+                config,
+            )
+        elif is_finisher > 0:
+            token, peak, kept_mass = _draw_candidates(
+                lists,
+                row,
+                num_candidates,
+                threshold,
+                max_logit,
+                filter_scale,
+                inverse,
+                chain,
+                key,
+                flags,
+                config,
+            )
+        if token >= 0:
+            tl.store(out.token_ids + row, token.to(tl.int64))
+            if config.HAS_LOGPROBS:
+                log_kept = _log_share(
+                    statistics,
+                    first_tile,
+                    counts.tiles,
+                    chain.is_last,
+                    kept_mass,
+                    peak,
+                    max_logit,
+                    inverse,
+                    config.TILES,
+                )
+                tl.store(out.log_kept + row, log_kept)
+                tl.store(interval.log_masses + row, tl.log(kept_mass))
+        if is_raised * is_finisher > 0:
+            tl.store(out.threshold + row, threshold)
+        is_dropped_above = (peak < max_logit).to(tl.int32)
+        is_wanted = ((flags & LEAST_KEPT) != 0).to(tl.int32) * is_finisher * is_target
+        if is_wanted * (is_raised + is_dropped_above) > 0:
+            least = least_reaching(source, threshold)
+            if is_dropped_above == 0:
+                is_value = tl.full((), 1, tl.int32)
+                least = least_kept(source, maxima, counts.tiles, least, is_value)
+            tl.store(out.least_kept + row, least)
+    if config.HAS_LOGPROBS:
+        if interval_params.temperature_last is not None:
+            if statistics.raw_sums is not None:
+                if chain.is_last * is_finisher > 0:
+                    tl.debug_barrier()  # the sums were read
+                    _exchange_sums(statistics, first_tile, counts.tiles, config.TILES)
+    if kept.peaks is not None:
+        if is_finisher > 0:
+            # Where the earlier draw holds, its numbers do, bit for bit.
+            earlier_mass, log_share = tl.load(summary.total_weight + row), tl.load(out.log_kept + row)
+            tl.store(kept.peaks + row, peak)
+            tl.store(kept.masses + row, tl.where(token >= 0, kept_mass, earlier_mass))
+            tl.store(kept.log_shares + row, tl.where(token >= 0, 0.0, log_share))
+    if interval.ceiling is not None:
+        if is_finisher * is_target > 0:
+            ceiling = tl.where(max_logit > float("-inf"), peak, float("nan"))
+            tl.store(interval.ceiling + row, tl.where(chain.has_xtc > 0, ceiling, float("inf")))

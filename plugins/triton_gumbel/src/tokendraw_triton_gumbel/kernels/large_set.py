@@ -1,0 +1,356 @@
+"""The launch that draws from kept sets with many tokens, of the rows that the draw announced."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tokendraw_triton_gumbel.kernels.arguments import (
+    ROUNDS,
+    DrawResults,
+    PassResults,
+    SearchScratch,
+    TileStatistics,
+)
+from tokendraw_triton_gumbel.kernels.large_set_passes import (
+    COLLECT_BRACKET,
+    COLLECT_SET,
+    COLUMNS,
+    COUNT_COLUMN,
+    FIND_KTH,
+    FIND_LARGER,
+    FIND_NUCLEUS,
+    FLOOR_THEN_NUCLEUS,
+    GOAL,
+    GOAL_BEFORE,
+    IS_EXACT,
+    KTH_THEN_NUCLEUS,
+    LOWER_LIMIT,
+    MAX_COLLECTED,
+    MAX_LATER_PARTS,
+    MAX_LOGIT,
+    NUM_COLLECTED,
+    ROUND,
+    SLOT,
+    SLOTS,
+    STATE_INTS,
+    STATE_REALS,
+    TARGET_MAX,
+    TARGET_MIN,
+    Bracket,
+    announce_pass,
+    arrive,
+    await_pass,
+    bracket_after_pass,
+    column_sum,
+    counts_logits,
+    draw_from_bracket,
+    draw_ticket,
+    finish_row,
+    free_slot,
+    may_collect,
+    pass_over_part,
+    place_pivots,
+    start_nucleus,
+    store_bracket,
+)
+from tokendraw_triton_gumbel.kernels.large_set_search import (
+    bracket_fits_capacity,
+    find_bracket_edge,
+    find_bracket_threshold,
+    find_kth,
+    find_threshold,
+    finish_collected_set,
+)
+from tokendraw_triton_gumbel.kernels.rows import EXACT, LEAST_KEPT, MANY_EXACT, ROW_EXACT, row_logits
+from tokendraw_triton_gumbel.kernels.values import GRANULES_PER_TILE, least_kept
+
+# Decides, in the program that ends a pass over a row, how to continue: draw, announce another pass, or search the
+# row.
+#
+# Reads 16 or 32 bytes a tile that the pass wrote, and what :mod:`.large_set_passes` reads; before another pass a sample
+# of 2048 logits. :mod:`.large_set_search` states its own reads.
+
+MOST_PASSES = ROUNDS
+"""Passes of a row: each is announced in a round of the queue of its own."""
+_MAX_SET = tl.constexpr(7680)
+"""Upper limit of logits from the bracket's low end upwards, for a list of all of them: in larger lists one program
+searches for longer than passes take."""
+
+
+@triton.jit(noinline=True)
+def finish_pass(
+    source,
+    row,
+    rows,
+    statistics,
+    tiles,
+    scratch,
+    queue,
+    state,
+    results,
+    flags,
+    out,
+    config: tl.constexpr,
+):
+    """Draw the row if its bracket decides the token; otherwise announce another pass, or search the row.
+
+    The next pass collects the logits from the bracket's low end upwards if these are few and two filters end among
+    them. It collects the logits in the bracket if these are few and the k-th value is searched for, or if the flags ask
+    for the threshold and only the token is known.
+
+    :param source: the :class:`~.rows.RowAddress`; ``row`` its number; ``rows`` the number of rows, and of first passes.
+    :param statistics: the :class:`~.arguments.TileStatistics` of the row, ``out`` its
+        :class:`~.arguments.DrawResults`.
+    :param results: :class:`~.arguments.PassResults`, with ``collected`` of this row.
+    """
+    TILES: tl.constexpr = config.TILES
+    columns = results.columns
+    reals = state.reals + row.to(tl.int64) * STATE_REALS
+    ints = state.ints + row.to(tl.int64) * STATE_INTS
+    goal = tl.load(ints + GOAL)
+    is_weighing = (goal != COLLECT_BRACKET).to(tl.int32)
+    goal = tl.where(is_weighing > 0, goal, tl.load(ints + GOAL_BEFORE))
+    num_passes = tl.load(ints + ROUND)
+    bracket, is_exact = bracket_after_pass(columns, tiles, reals, ints, goal, is_weighing, config)
+    low, high, low_column, high_column = bracket.low, bracket.high, bracket.low_column, bracket.high_column
+    max_logit = tl.load(reals + MAX_LOGIT)
+    target_min, target_max = tl.load(reals + TARGET_MIN), tl.load(reals + TARGET_MAX)
+    is_first = ((goal == KTH_THEN_NUCLEUS) | (goal == FLOOR_THEN_NUCLEUS)).to(tl.int32)
+    is_ready = is_weighing * tl.where(is_first > 0, is_exact * (low >= max_logit).to(tl.int32), 1)
+    is_drawn = tl.full((), 0, tl.int32)
+    is_value = 1 - is_weighing  # a threshold from a list is a logit, one from pivots perhaps not
+    if is_weighing == 0:
+        if goal == FIND_NUCLEUS:
+            is_drawn = find_bracket_edge(
+                source.base, results, reals, ints, tiles, scratch, out.threshold, out.log_kept, config
+            )
+        else:
+            kth, is_exact = find_kth(source, results, reals, ints, tiles, scratch, low, high_column, config)
+            if is_exact > 0:
+                low, high = kth, kth
+                low_column = tl.load(ints + SLOT) * COLUMNS
+                high_column = low_column
+                bracket = Bracket(low, high, low_column, high_column)
+            is_ready = is_exact * (goal == FIND_KTH).to(tl.int32)
+    if is_ready > 0:
+        is_drawn = draw_from_bracket(
+            source, statistics, tiles, bracket, is_exact, reals, ints, columns, flags, out, config
+        )
+    is_collecting = tl.full((), 0, tl.int32)
+    if ((flags & EXACT) != 0).to(tl.int32) * is_weighing * is_drawn * (is_exact == 0).to(tl.int32) > 0:
+        # The token is known, but not the threshold.
+        is_drawn = tl.full((), 0, tl.int32)
+        is_bracketed = ((low_column >= 0) & (high_column >= 0) & (num_passes + 1 < MOST_PASSES)).to(tl.int32)
+        if is_bracketed * (goal == FIND_NUCLEUS).to(tl.int32) * (target_min == target_max).to(tl.int32) > 0:
+            is_collecting = may_collect(columns, bracket, tiles, reals, TILES)
+    collecting_goal = tl.full((), COLLECT_BRACKET, tl.int32)
+    if counts_logits(goal).to(tl.int32) * is_weighing * (1 - is_drawn) * (1 - is_exact) > 0:
+        if low_column >= 0:
+            num_kept = column_sum(columns, low_column, COUNT_COLUMN, tiles, TILES)
+            if (goal != FIND_KTH) & (num_kept <= _MAX_SET):
+                # One program finds the ends of both filters in the list of the entire set.
+                collecting_goal = tl.full((), COLLECT_SET, tl.int32)
+                is_collecting = tl.full((), 1, tl.int32)
+            elif goal != FIND_LARGER:
+                num_inside = num_kept - column_sum(columns, high_column, COUNT_COLUMN, tiles, TILES)
+                is_collecting = (num_inside <= MAX_COLLECTED).to(tl.int32)
+    if is_drawn == 0:
+        num_passes += 1
+        fits_capacity = bracket_fits_capacity(columns, bracket, goal, num_passes, tiles, reals, ints, config)
+        is_continued = (num_passes < MOST_PASSES) & (fits_capacity == 0)
+        is_collecting *= is_continued.to(tl.int32)
+        is_bracketed = ((low_column >= 0) & (high_column >= 0) & (num_passes > 1)).to(tl.int32)
+        if is_collecting > 0:
+            tl.store(ints + GOAL_BEFORE, goal)
+            tl.store(ints + NUM_COLLECTED, 0)
+            goal = collecting_goal
+            if goal == COLLECT_SET:
+                tl.store(reals + LOWER_LIMIT, low)
+                high = tl.full((), float("inf"), tl.float32)
+                high_column = tl.full((), -1, tl.int32)
+        elif is_first * (is_exact + is_bracketed) > 0:
+            start_nucleus(
+                source, statistics.granules, columns, bracket, is_exact, goal, tiles, reals, ints, config
+            )
+            goal = tl.full((), FIND_NUCLEUS, tl.int32)
+            high = tl.full((), float("inf"), tl.float32)
+            high_column = tl.full((), -1, tl.int32)
+        elif is_continued:
+            place_pivots(source, columns, bracket, goal, tiles, reals, ints, config)
+        store_bracket(reals, ints, low, high, low_column, high_column)
+        tl.store(ints + GOAL, goal)
+        tl.store(ints + ROUND, num_passes)
+        free_columns = free_slot(row * SLOTS, low_column, high_column)
+        tl.store(ints + SLOT, free_columns)
+        if is_continued:
+            announce_pass(queue, row, rows)
+        else:
+            tl.debug_barrier()
+            threshold, is_found = low, fits_capacity > 0
+            if fits_capacity > 0:
+                threshold, is_found = find_bracket_threshold(
+                    source, bracket, tiles, reals, ints, columns, scratch, config
+                )
+            if is_found == 0:
+                threshold = find_threshold(
+                    source, statistics.maxima, tiles, reals, ints, columns, scratch, config
+                )
+            is_value = tl.full((), 1, tl.int32)
+            exact_bracket = Bracket(threshold, threshold, free_columns * COLUMNS, free_columns * COLUMNS)
+            is_exact = tl.full((), 1, tl.int32)
+            is_drawn = draw_from_bracket(
+                source, statistics, tiles, exact_bracket, is_exact, reals, ints, columns, flags, out, config
+            )
+    if is_drawn > 0:
+        if (flags & LEAST_KEPT) != 0:
+            tl.debug_barrier()  # the threshold was written
+            threshold = tl.load(out.threshold)
+            least = least_kept(source, statistics.maxima, tiles, threshold, is_value)
+            tl.store(out.least_kept, least)
+        finish_row(queue)
+
+
+# Launch 3, the draw of rows that keep many tokens: many programs at once read each row about once more.
+#
+# A row with few logits above a proven or guessed bound is collected (:mod:`.large_set_search`): reads the
+# granules that reach the bound. Of other rows reads every logit once, then one tile. Launch 2 has guessed four pivots
+# around the threshold; the pass weighs every tile above each pivot (writes 16 bytes a tile, or 32), which proves a
+# bracket. The bracket nearly always decides the draw: see :mod:`.large_set_passes`. Otherwise a second pass has its
+# pivots inside the bracket, and so on, until the bracket holds few logits, among which one program finds the
+# threshold (:mod:`.large_set_search`). As a last resort one program searches the row
+# (:mod:`.large_set_search`). Where top-p counts the mass that another filter leaves, passes for that filter
+# come first; a bracket of the mass is enough for the nucleus too.
+#
+# Tickets hand out the work (:mod:`.large_set_passes`): first the parts of the first passes, then parts of later passes
+# in the order of their announcement. Without a row to draw the launch ends at once.
+
+_MIN_PARTS = tl.constexpr(2)
+"""Least number of parts of a row: smaller parts shorten the wait for the last program."""
+
+
+@triton.jit
+def _parts_of(groups, parts):
+    """Divide groups of tiles into about ``parts`` parts; return (groups a part, number of parts)."""
+    span = (groups + parts - 1) // parts
+    return span, (groups + span - 1) // span
+
+
+@triton.jit(do_not_specialize=["counts", "flags"])
+def draw_large_sets(
+    logits,
+    drafts,
+    counts,
+    statistics,
+    flags,
+    scratch,
+    queue,
+    state,
+    results,
+    out,
+    config: tl.constexpr,
+):
+    """Each program draws tickets until none is left: reads its part of a pass; the last part finishes the pass.
+
+    The groups are those of :func:`~.row_draw.draw_rows`, and these:
+
+    :param scratch: :class:`~.arguments.SearchScratch`.
+    :param results: :class:`~.arguments.PassResults`.
+    :param config: :class:`~.arguments.LargeSetConfig`.
+    """
+    rows = tl.load(queue.counters)
+    if rows > 0:
+        program = tl.program_id(0).to(tl.int64)
+        tiles = counts.tiles
+        groups = (tiles + config.WARPS - 1) // config.WARPS
+        parts = tl.minimum(tl.maximum(tl.num_programs(0) // rows, _MIN_PARTS), groups)
+        span, parts = _parts_of(groups, parts)
+        # If the flags ask for thresholds, nearly all rows take one more pass, which collects.
+        later_parts = tl.where((flags & (EXACT | MANY_EXACT)) != 0, config.EXACT_PARTS, MAX_LATER_PARTS)
+        later_span, later_parts = _parts_of(groups, later_parts)
+        program_scratch = SearchScratch(
+            scratch.tiles + program * config.TILES,
+            scratch.logits + program * MAX_COLLECTED,
+        )
+        row_plus_one = tl.full((), 1, tl.int32)
+        while row_plus_one > 0:
+            ticket = draw_ticket(queue)
+            is_later = ticket >= rows * parts
+            ticket = tl.where(is_later, ticket - rows * parts, ticket)
+            all_parts = tl.where(is_later, later_parts, parts)
+            step = tl.where(is_later, later_span, span)
+            if is_later:
+                index = rows + ticket // all_parts
+                row_plus_one = await_pass(queue, index, rows, counts.rows * ROUNDS, config.IS_NVIDIA)
+            else:
+                row_plus_one = tl.load(queue.announced + ticket // all_parts)
+            if row_plus_one > 0:
+                row = (row_plus_one - 1).to(tl.int64)
+                source = row_logits(row, logits, drafts, counts)
+                group = (ticket % all_parts) * step
+                end_group = tl.minimum(group + step, groups)
+                reals, ints = state.reals + row * STATE_REALS, state.ints + row * STATE_INTS
+                row_results = PassResults(results.columns, results.collected + row * MAX_COLLECTED)
+                goal = tl.load(ints + GOAL)
+                granules = statistics.granules + row * tiles * GRANULES_PER_TILE
+                pass_over_part(
+                    source,
+                    granules,
+                    goal,
+                    group,
+                    end_group,
+                    tiles,
+                    reals,
+                    ints,
+                    row_results,
+                    program_scratch,
+                    config,
+                )
+                if arrive(queue, row, all_parts) > 0:
+                    row_statistics = TileStatistics(
+                        statistics.maxima + row * tiles,
+                        statistics.sums + row * tiles,
+                        None,
+                        granules,
+                        None,
+                    )
+                    row_out = DrawResults(
+                        out.token_ids + row,
+                        None,
+                        out.threshold + row,
+                        out.log_kept + row,
+                        out.least_kept + row,
+                    )
+                    # The launch after the draw reads nothing of a draft's least kept logit.
+                    row_flags = tl.where(row < counts.target_rows, flags, flags & ~LEAST_KEPT)
+                    row_flags |= tl.load(ints + IS_EXACT, mask=(flags & ROW_EXACT) != 0, other=0)
+                    if goal == COLLECT_SET:
+                        finish_collected_set(
+                            source,
+                            row.to(tl.int32),
+                            rows,
+                            row_statistics,
+                            tiles,
+                            program_scratch,
+                            queue,
+                            state,
+                            row_results,
+                            row_flags,
+                            row_out,
+                            config,
+                        )
+                    else:
+                        finish_pass(
+                            source,
+                            row.to(tl.int32),
+                            rows,
+                            row_statistics,
+                            tiles,
+                            program_scratch,
+                            queue,
+                            state,
+                            row_results,
+                            row_flags,
+                            row_out,
+                            config,
+                        )

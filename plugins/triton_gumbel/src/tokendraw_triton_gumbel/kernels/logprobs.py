@@ -1,0 +1,899 @@
+"""The launches for log-probabilities: ranks, the N best tokens, given ids, and scores."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from tokendraw_triton_gumbel.kernels.candidates import (
+    bound_by_tiles,
+    list_candidates,
+    list_granules,
+    load_candidates,
+)
+from tokendraw_triton_gumbel.kernels.rows import (
+    NORMALISED,
+    PROCESSED,
+    SCALED,
+    RowAddress,
+    inverse_temperature,
+    mode_temperature,
+)
+from tokendraw_triton_gumbel.kernels.values import (
+    GRANULE_LANES,
+    GRANULE_SIZE,
+    GRANULES_PER_HALF,
+    GRANULES_PER_TILE,
+    INT32_MAX,
+    LANES,
+    LARGEST,
+    LOG2_E,
+    LOWEST,
+    TILE_SIZE,
+    element_ids,
+    granule_ids,
+    key_of,
+    lane_sums,
+    scaled,
+    steady,
+    value_of,
+)
+
+# Computes the values of a logprobs mode: logits themselves, or ``(x - max x) / T`` less the logarithm of a mass.
+#
+# The mass comes from what the pass over the logits has left of the tiles.
+
+
+@triton.jit
+def lowest_visible(max_logit, temperature, flags):
+    """Return the least logit whose ``(x - max x) / T`` float32 holds: lower logits have the value -inf."""
+    lowest = (max_logit.to(tl.float64) - LARGEST * temperature).to(tl.float32)
+    return tl.where((flags & SCALED) != 0, lowest, float("-inf"))
+
+
+@triton.jit
+def log_mass(maximum, weight, max_logit, inverse, flags):
+    """Return the logarithm of the sum of ``exp((x - max x) / T)``; 0 where the mode does not normalise.
+
+    :param maximum: [TILES] of the tiles, -inf beyond them; ``weight`` the sums relative to it, or less than 0.
+    """
+    distance = tl.where(maximum == max_logit, 0.0, maximum - max_logit)
+    y = (distance.to(tl.float64) * inverse * LOG2_E).to(tl.float32)
+    shift = tl.log(tl.sum(tl.abs(weight) * tl.exp2(y), 0))
+    return tl.where((flags & NORMALISED) != 0, shift, 0.0)
+
+
+@triton.jit
+def row_scale(maximum, sums, draws, row, temperature, slot, flags):
+    """Return a row's peak, 1 / T, what is subtracted, the least visible logit and whether it is greedy.
+
+    The peak is the largest logit or, of shares of what is kept below a ceiling, the ceiling: from a larger logit a
+    tiny T would leave no difference.
+
+    :param maximum: [TILES] of the tiles, like ``sums``; ``draws`` :class:`RowDraws`.
+    :param temperature: [slots] in memory, or None.
+    """
+    temperature, inverse, greedy = mode_temperature(temperature, slot, flags)
+    peak = tl.max(maximum, 0)
+    shift = log_mass(maximum, sums, peak, inverse, flags)
+    if (flags & PROCESSED) != 0:
+        shift += tl.where((flags & NORMALISED) != 0, tl.load(draws.log_kept + row), 0.0)
+        if draws.ceiling is not None:
+            ceiling = tl.load(draws.ceiling + row)
+            if ceiling < peak:
+                shift = tl.load(draws.log_masses + row)
+                peak = ceiling
+    lowest = lowest_visible(peak, temperature, flags)
+    if (flags & PROCESSED) != 0:
+        lowest = tl.maximum(lowest, tl.load(draws.threshold + row))
+    return peak, inverse, shift, lowest, greedy
+
+
+@triton.jit
+def visible_value(x, max_logit, inverse, shift, lowest, flags):
+    """Return ``(x - max x) / T - shift``, at most 0 and -inf below ``lowest``; or x itself."""
+    y = tl.where(x == max_logit, 0.0, x.to(tl.float64) - max_logit.to(tl.float64)) * inverse - shift.to(
+        tl.float64
+    )
+    y = tl.where(x >= lowest, tl.minimum(y, 0.0), float("-inf"))  # a rounded shift may lie below 0
+    y = tl.where(max_logit > float("-inf"), y, float("-inf")).to(tl.float32)
+    return tl.where((flags & SCALED) != 0, y, x)
+
+
+@triton.jit
+def visible_of_token(base, token, max_logit, inverse, shift, lowest, greedy, flags):
+    """Return the drawn token's value in the logprobs mode: 0 in greedy rows."""
+    x = tl.load(base + token).to(tl.float32)
+    x = tl.where(x == x, x, float("-inf"))
+    greedy_value = tl.where(max_logit > float("-inf"), 0.0, float("-inf"))
+    return tl.where(greedy, greedy_value, visible_value(x, max_logit, inverse, shift, lowest, flags))
+
+
+# Finds the N best logits of a row in a list of granules: collects and orders candidates, or bounds too many.
+
+LOWEST_KEY = tl.constexpr(-(1 << 63))
+"""A key below all candidates' keys."""
+_PIVOTS = tl.constexpr(8)
+_SPARE_MAXIMA = tl.constexpr(8)
+"""Spare maxima, beyond N, of a good enough bound."""
+_MIN_BRACKET_KEYS = tl.constexpr(1 << 13)
+"""Stop when the bracket spans at most 2^13 float32 keys (one float16 step)."""
+_GRANULES_AT_ONCE = tl.constexpr(16)
+_OTHERS_AT_ONCE = tl.constexpr(32)
+
+
+@triton.jit
+def order_key(x, token):
+    """Return logit and id in one int64: larger is better, and among equal logits the lower id."""
+    return (key_of(x).to(tl.int64) << 32) | (token ^ INT32_MAX).to(tl.int64)
+
+
+@triton.jit
+def _pivots_of(low_key, high_key):
+    """Return keys [_PIVOTS] in (low_key, high_key]: first the next key, in case of ties, then evenly spaced."""
+    j = tl.arange(0, _PIVOTS)
+    return low_key + tl.where(j == 0, 1, ((high_key - low_key) * j + _PIVOTS - 1) // _PIVOTS)
+
+
+@triton.jit
+def _narrow_bracket(low_key, high_key, count, pivots, counts, n):
+    """Return the bracket [first, last) of the key of the N-th value, and how many reach ``low_key``."""
+    is_enough = counts >= n
+    low_key = tl.maximum(low_key, tl.max(tl.where(is_enough, pivots, low_key), 0))
+    high_key = tl.minimum(high_key, tl.min(tl.where(is_enough, high_key, pivots), 0))
+    fewest = tl.min(tl.where(is_enough, counts, INT32_MAX), 0)
+    return low_key, high_key, tl.where(fewest < INT32_MAX, fewest, count)
+
+
+@triton.jit
+def bound_by_maxima(maxima, max_logit, n):
+    """Return about the largest value that at least N maxima reach; -inf if fewer than N are above -inf.
+
+    :param maxima: a block in registers; ``max_logit`` the largest of them.
+    """
+    finite = maxima > float("-inf")
+    count = tl.sum(finite.to(tl.int32), 0)
+    has_bound = count >= n
+    lowest = tl.min(tl.where(finite, maxima, float("inf")), 0)
+    low_key = key_of(lowest).to(tl.int64)
+    high_key = key_of(max_logit).to(tl.int64) + 1
+    while (count > n + _SPARE_MAXIMA).to(tl.int32) * (high_key - low_key > _MIN_BRACKET_KEYS).to(
+        tl.int32
+    ) > 0:
+        pivots = _pivots_of(low_key, high_key)
+        counts = tl.sum((maxima[:, None] >= value_of(pivots.to(tl.int32))[None, :]).to(tl.int32), 0)
+        low_key, high_key, count = _narrow_bracket(low_key, high_key, count, pivots, counts, n)
+    low = value_of(low_key.to(tl.int32))
+    return tl.where(has_bound, tl.min(tl.where(maxima >= low, maxima, float("inf")), 0), float("-inf"))
+
+
+@triton.jit
+def group_maxima(granules, number, MAXIMA: tl.constexpr, GRANULES: tl.constexpr):
+    """Return the maxima [MAXIMA] of groups of neighbouring granules, -inf beyond them.
+
+    :param granules: [number] maxima, in memory.
+    :param GRANULES: granules a group.
+    """
+    i = tl.arange(0, MAXIMA)[:, None] * GRANULES
+    i += tl.arange(0, GRANULES)[None, :]
+    maxima = tl.load(granules + i, mask=i < number).to(tl.float32)
+    return tl.max(tl.where(i < number, maxima, float("-inf")), 1)
+
+
+@triton.jit
+def _load_granules(
+    row, granule_list, start, count, VECTOR: tl.constexpr, AT_ONCE: tl.constexpr = _GRANULES_AT_ONCE
+):
+    """Return the logits of the listed granules from ``start`` on, [AT_ONCE, 64], and their ids.
+
+    What is none is -inf. NaN is left as it is: it reaches nothing.
+    """
+    index = start + tl.arange(0, AT_ONCE)
+    granule = tl.load(granule_list + index, mask=index < count, other=0)
+    token = granule_ids(granule[:, None], tl.arange(0, GRANULE_SIZE)[None, :], VECTOR)
+    inside = (index < count)[:, None] & (token < row.vocab_size)
+    x = tl.load(row.base + token, mask=inside).to(tl.float32)
+    return tl.where(inside, x, float("-inf")), token
+
+
+@triton.jit
+def collect_best(row, granule_list, count, low, keys, VECTOR: tl.constexpr, CANDIDATES: tl.constexpr):
+    """Write the candidates, the logits from ``low`` upwards, up to the room; return their number.
+
+    If they exceed the room, the returned number exceeds CANDIDATES. The keys are those of :func:`order_key`.
+    """
+    num_candidates = tl.zeros((), tl.int32)
+    start = 0
+    tl.debug_barrier()  # all threads have read the previous candidates
+    while start < count:
+        x, token = _load_granules(row, granule_list, start, count, VECTOR)
+        key = order_key(x, token)
+        key = tl.where(x >= low, key, LOWEST_KEY)
+        key = tl.reshape(key, (_GRANULES_AT_ONCE * GRANULE_SIZE,), can_reorder=True)
+        candidate = key > LOWEST_KEY
+        offset = num_candidates + tl.cumsum(candidate.to(tl.int32), 0) - 1
+        tl.store(keys + offset, key, mask=candidate & (offset < CANDIDATES))
+        num_candidates += tl.sum(candidate.to(tl.int32), 0)
+        start = tl.where(num_candidates > CANDIDATES, count, start + _GRANULES_AT_ONCE)
+    tl.debug_barrier()
+    return num_candidates
+
+
+@triton.jit
+def order_candidates(keys, num_candidates, CANDIDATES: tl.constexpr):
+    """Return the candidates [CANDIDATES]: their logits, ids, and places by value, the lowest id first on a tie."""
+    i = tl.arange(0, CANDIDATES)
+    key = tl.load(keys + i, mask=i < num_candidates, other=LOWEST_KEY)
+    rank = tl.zeros((CANDIDATES,), tl.int32)
+    start = 0
+    while start < num_candidates:
+        j = start + tl.arange(0, _OTHERS_AT_ONCE)
+        other_keys = tl.load(keys + j, mask=j < num_candidates, other=LOWEST_KEY)
+        rank += tl.sum((other_keys[:, None] > key[None, :]).to(tl.int32), 0)
+        start += _OTHERS_AT_ONCE
+    return value_of((key >> 32).to(tl.int32)), (key & INT32_MAX) ^ INT32_MAX, rank
+
+
+@triton.jit
+def search_edge(
+    row,
+    granule_list,
+    count,
+    low,
+    max_logit,
+    n,
+    VECTOR: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+    AT_ONCE: tl.constexpr = _GRANULES_AT_ONCE,
+):
+    """Search for the N-th value where more than ``CANDIDATES`` logits reach ``low``.
+
+    Returns (the value from which upwards to collect at most ``CANDIDATES``, the one whose ties fill up to N or -inf).
+
+    :param AT_ONCE: granules that are read at once.
+    """
+    low_key = key_of(low).to(tl.int64)
+    high_key = key_of(max_logit).to(tl.int64) + 1
+    number = tl.full((), CANDIDATES + 1, tl.int32)
+    while (number > CANDIDATES).to(tl.int32) * (high_key - low_key > 1).to(tl.int32) > 0:
+        pivots = _pivots_of(low_key, high_key)
+        pivot = value_of(pivots.to(tl.int32))[None, :]
+        counts = tl.zeros((_PIVOTS,), tl.int32)
+        start = 0
+        while start < count:
+            x, _ = _load_granules(row, granule_list, start, count, VECTOR, AT_ONCE)
+            flat = tl.reshape(x, (AT_ONCE * GRANULE_SIZE,), can_reorder=True)
+            counts += tl.sum((flat[:, None] >= pivot).to(tl.int32), 0)
+            start += AT_ONCE
+        low_key, high_key, number = _narrow_bracket(low_key, high_key, number, pivots, counts, n)
+    edge = value_of(low_key.to(tl.int32))
+    above = value_of((low_key + 1).to(tl.int32))  # NaN above inf: nothing is
+    return tl.where(number > CANDIDATES, above, edge), tl.where(number > CANDIDATES, edge, float("-inf"))
+
+
+@triton.jit
+def fill_ties(row, maximum, tiles, tied_value, threshold, rank, n, value, out, TILES: tl.constexpr):
+    """Write the lowest ids of the logits equal to ``tied_value``, from ``rank`` to N.
+
+    :param maximum: [TILES] of the tiles.
+    :param value: written to ``out.logprobs``.
+    :param out: :class:`BestTokens`, of the N best.
+    """
+    tile = tl.arange(0, TILES)
+    start = tl.min(tl.where(maximum >= tied_value, tile, TILES), 0)
+    while (start < tiles).to(tl.int32) * (rank < n).to(tl.int32) > 0:
+        token = start * TILE_SIZE + tl.arange(0, TILE_SIZE)
+        inside = token < row.vocab_size
+        x = tl.load(row.base + token, mask=inside).to(tl.float32)
+        hidden = (x != x) | (x == float("-inf")) | (x < threshold)
+        equal = inside & tl.where(tied_value > float("-inf"), x == tied_value, hidden)
+        index = rank + tl.cumsum(equal.to(tl.int32), 0) - 1
+        tl.store(out.ids + index, token.to(tl.int64), mask=equal & (index < n))
+        tl.store(out.logprobs + index, tl.zeros_like(x) + value, mask=equal & (index < n))
+        rank += tl.sum(equal.to(tl.int32), 0)
+        start = tl.min(tl.where((maximum >= tied_value) & (tile > start), tile, TILES), 0)
+
+
+# Finds and sorts the candidates for the N best logits of a row, for an N above what comparing all with all serves.
+#
+# Reads the maxima of all granules, the granules that reach a bound on the N-th value, and the candidates among their
+# logits. Writes, as scratch, a list of granules and one of candidates.
+
+
+@triton.jit
+def find_candidates(
+    row, granules, tiles, granule_list, candidates, lowest, max_logit, n, config: tl.constexpr
+):
+    """List candidates, the logits from a bound upwards; return (their number, the value whose ties fill up to N).
+
+    The value is -inf where the candidates contain the N best, or all logits that are shown.
+
+    :param granules: [tiles, 16] maxima; ``granule_list`` [tiles * 16] int32 of scratch.
+    :param candidates: [CANDIDATES] int32 of scratch, written for :func:`sort_candidates`.
+    :param lowest: the least logit that is shown.
+    :param config: :class:`~.arguments.LogprobsConfig`.
+    """
+    CANDIDATES: tl.constexpr = config.CANDIDATES
+    AT_ONCE: tl.constexpr = config.GRANULES_AT_ONCE
+    num_granules = tiles * GRANULES_PER_TILE
+    maxima = group_maxima(granules, num_granules, config.MAXIMA, config.GRANULES)
+    low = bound_by_maxima(maxima, max_logit, n)
+    # The least maximum is a guess where fewer than N are finite: more logits than maxima reach it.
+    least = tl.min(tl.where(maxima > float("-inf"), maxima, float("inf")), 0)
+    lowest = tl.maximum(lowest, LOWEST)
+    low = tl.maximum(tl.where(low > float("-inf"), low, least), lowest)
+    tied_value = tl.full((), float("-inf"), tl.float32)
+    num_candidates = tl.zeros((), tl.int32)
+    is_searching = tl.full((), 1, tl.int32)
+    while is_searching > 0:
+        count = list_granules(granules, tiles, low, granule_list, num_granules)
+        num_candidates = list_candidates(
+            row, granule_list, count, low, candidates, config.VECTOR, CANDIDATES, AT_ONCE
+        )
+        if num_candidates > CANDIDATES:
+            low, tied_value = search_edge(
+                row, granule_list, count, low, max_logit, n, config.VECTOR, CANDIDATES, AT_ONCE
+            )
+            tl.debug_barrier()  # all threads have read the list
+        else:
+            is_complete = (num_candidates >= n) | (low <= lowest) | (tied_value > float("-inf"))
+            is_searching = 1 - is_complete.to(tl.int32)
+            low = lowest
+    return num_candidates, tied_value
+
+
+@triton.jit
+def sort_candidates(row, candidates, num_candidates, VECTOR: tl.constexpr, CANDIDATES: tl.constexpr):
+    """Return logits and ids of the candidates [CANDIDATES] in descending order, the lowest id first on a tie."""
+    x, token = load_candidates(row.base, candidates, num_candidates, VECTOR, CANDIDATES)
+    key = tl.sort(order_key(x, token), descending=True)
+    return value_of((key >> 32).to(tl.int32)), (key & INT32_MAX) ^ INT32_MAX
+
+
+# Computes one row's log-probabilities, and its N best without a sort of the row.
+#
+# A granule is 64 logits of one tile; launch 1 wrote the maximum of each. The N best lie in granules that reach a
+# bound on the N-th value, so about N granules are read. Candidates are the logits that reach the bound; comparing
+# each with all others gives its rank. For a large N, they are sorted.
+#
+# If more logits reach the bound, by ties or because the best lie close together, the listed granules are read again:
+# a search by 8 pivots at a time ends at that many candidates or at the N-th value itself, whose ties are then taken
+# in the order of their ids, from tile to tile. At most 11 rounds; ties of the bound itself take one.
+#
+# Writes the result, and as scratch a list of granules and the candidates, which it reads back.
+
+
+class RequestedLogprobs(NamedTuple):
+    """The parameters of the rows."""
+
+    temperature: Any
+    """[slots] floating point, or None."""
+    row_index: Any
+    """[rows] integer: the slot of each row, or None."""
+    num_logprobs: Any
+    """[slots] integer: how many of the N each row asked for; below 0: all. Or None."""
+
+
+class RowDraws(NamedTuple):
+    """The results of the draw for each row."""
+
+    token_ids: Any
+    """[rows] int64."""
+    maxima: Any
+    """[rows, tiles] float32, like ``sums``: the statistics by which the mode normalises."""
+    sums: Any
+    threshold: Any
+    """[rows] float32: logits with ``x >= threshold`` are kept; and ``log_kept`` [rows] float32."""
+    log_kept: Any
+    ceiling: Any
+    """[rows] float32, like ``log_masses``, of :class:`~.interval.KeptInterval`; None unless the
+    values are shares of what is kept."""
+    log_masses: Any
+
+
+class LogprobScratch(NamedTuple):
+    """Scratch of each row."""
+
+    granules: Any
+    """[rows, tiles * 16] int32."""
+    candidates: Any
+    """[rows, CANDIDATES]: keys int64, or places int32 where candidates are sorted."""
+
+
+class BestTokens(NamedTuple):
+    """The result."""
+
+    ids: Any
+    """[rows, 1 + N] int64."""
+    logprobs: Any
+    """[rows, 1 + N] float32."""
+
+
+@triton.jit(
+    do_not_specialize=["tiles", "width", "flags"],
+    # Scalar reads and writes, or at addresses without alignment.
+    do_not_specialize_on_alignment=["requested", "draws", "out"],
+)
+def row_logprobs(
+    logits,
+    tiles,
+    width,
+    requested,
+    draws,
+    granules,
+    scratch,
+    out,
+    flags,
+    config: tl.constexpr,
+):
+    """Each program computes the log-probabilities of one row: the drawn token's, and the N best.
+
+    :param logits: :class:`~.arguments.Logits`.
+    :param width: N, at most ``WIDTH``.
+    :param requested: :class:`RequestedLogprobs`; ``draws`` :class:`RowDraws`.
+    :param granules: [rows, tiles, 16] of the logits' dtype: the maxima of the granules.
+    :param scratch: :class:`LogprobScratch`; ``out`` :class:`BestTokens`.
+    :param flags: what the mode shows of logits: see :mod:`.rows`.
+    :param config: :class:`~.arguments.LogprobsConfig`.
+    """
+    TILES: tl.constexpr = config.TILES
+    row = tl.program_id(0).to(tl.int64)
+    slot = row
+    if requested.row_index is not None:
+        slot = tl.load(requested.row_index + row).to(tl.int64)
+    num_requested = width
+    if requested.num_logprobs is not None:
+        num_requested = tl.load(requested.num_logprobs + slot).to(tl.int32)
+    source = RowAddress(logits.base + row * logits.row_stride, logits.vocab_size)
+    ids = out.ids + row * (1 + width)
+    values = out.logprobs + row * (1 + width)
+    token = tl.load(draws.token_ids + row)
+    tile = tl.arange(0, TILES)
+    inside = tile < tiles
+    maximum = tl.load(draws.maxima + row * tiles + tile, mask=inside, other=float("-inf"))
+    n = tl.minimum(width, logits.vocab_size)
+    n = tl.where((num_requested >= 0) & (num_requested < n), num_requested, n).to(tl.int32)
+    sums = tl.load(draws.sums + row * tiles + tile, mask=inside, other=0.0)
+    max_logit, inverse, shift, lowest, greedy = row_scale(
+        maximum, sums, draws, row, requested.temperature, slot, flags
+    )
+    token_logprob = visible_of_token(source.base, token, max_logit, inverse, shift, lowest, greedy, flags)
+    tl.store(ids, token)
+    tl.store(values, token_logprob)
+
+    # A greedy row has one token, so its N best are known; other rows need a search.
+    num_searched = tl.where(greedy, 0, n)
+    if num_searched > 0:
+        granules += row * tiles * GRANULES_PER_TILE
+        candidates = scratch.candidates + row * config.CANDIDATES
+        granule_list = scratch.granules + row * tiles * GRANULES_PER_TILE
+        if config.IS_SORTED:
+            num_candidates, tied_value = find_candidates(
+                source, granules, tiles, granule_list, candidates, lowest, max_logit, num_searched, config
+            )
+            candidate, id_of = sort_candidates(
+                source, candidates, num_candidates, config.VECTOR, config.CANDIDATES
+            )
+            rank = tl.arange(0, config.CANDIDATES)
+        else:
+            num_candidates, tied_value = _collect_candidates(
+                source,
+                granules,
+                tiles,
+                maximum,
+                granule_list,
+                candidates,
+                lowest,
+                max_logit,
+                num_searched,
+                config,
+            )
+            candidate, id_of, rank = order_candidates(candidates, num_candidates, config.CANDIDATES)
+        value = visible_value(candidate, max_logit, inverse, shift, lowest, flags)
+        is_best = (tl.arange(0, config.CANDIDATES) < num_candidates) & (rank < num_searched)
+        tl.store(ids + 1 + rank, id_of, mask=is_best)
+        tl.store(values + 1 + rank, value, mask=is_best)
+        if num_candidates < num_searched:
+            edge = visible_value(tied_value, max_logit, inverse, shift, lowest, flags)
+            best_out = BestTokens(ids + 1, values + 1)
+            fill_ties(
+                source,
+                maximum,
+                tiles,
+                tied_value,
+                lowest,
+                num_candidates,
+                num_searched,
+                edge,
+                best_out,
+                TILES,
+            )
+    rank = tl.arange(0, config.WIDTH)
+    if num_searched < n:
+        other_ids = rank - (rank <= token).to(tl.int32)
+        greedy_ids = tl.where(rank == 0, token, other_ids.to(tl.int64))
+        tl.store(ids + 1 + rank, greedy_ids, mask=rank < n)
+        tl.store(values + 1 + rank, tl.where(rank == 0, token_logprob, float("-inf")), mask=rank < n)
+    is_padding = (rank >= n) & (rank < width)
+    tl.store(ids + 1 + rank, tl.full((config.WIDTH,), -1, tl.int64), mask=is_padding)
+    tl.store(values + 1 + rank, tl.full((config.WIDTH,), float("-inf"), tl.float32), mask=is_padding)
+
+
+@triton.jit
+def _collect_candidates(
+    source, granules, tiles, maximum, granule_list, keys, lowest, max_logit, n, config: tl.constexpr
+):
+    """Write the keys of candidates, as :func:`find_candidates` lists them; return the same."""
+    low = tl.maximum(_bound_of(granules, tiles, maximum, max_logit, n, config), lowest)
+    low = tl.maximum(low, LOWEST)
+    tied_value = tl.full((), float("-inf"), tl.float32)
+    count = tl.zeros((), tl.int32)
+    num_candidates = tl.zeros((), tl.int32)
+    if tl.sum((maximum == max_logit).to(tl.int32), 0) * (max_logit > float("-inf")).to(tl.int32) >= n:
+        tied_value = max_logit  # enough tiles hold the largest logit to fill the N best
+    else:
+        count = list_granules(granules, tiles, low, granule_list, tiles * GRANULES_PER_TILE)
+        num_candidates = collect_best(
+            source, granule_list, count, low, keys, config.VECTOR, config.CANDIDATES
+        )
+    if num_candidates > config.CANDIDATES:
+        low, tied_value = search_edge(
+            source, granule_list, count, low, max_logit, n, config.VECTOR, config.CANDIDATES
+        )
+        tl.debug_barrier()  # all threads have read the previous list
+        count = list_granules(granules, tiles, low, granule_list, tiles * GRANULES_PER_TILE)
+        num_candidates = collect_best(
+            source, granule_list, count, low, keys, config.VECTOR, config.CANDIDATES
+        )
+    return num_candidates, tied_value
+
+
+@triton.jit
+def _bound_of(granules, tiles, maximum, max_logit, n, config: tl.constexpr):
+    """Return a lower bound of the row's ``n``-th largest logit, or -inf."""
+    if config.MAXIMA > 0:
+        maxima = group_maxima(granules, tiles * GRANULES_PER_TILE, config.MAXIMA, config.GRANULES)
+        low = bound_by_maxima(maxima, max_logit, n)
+    else:
+        finite = maximum > float("-inf")
+        lowest = tl.min(tl.where(finite, maximum, float("inf")), 0)
+        low = bound_by_tiles(maximum, max_logit, lowest, tl.sum(finite.to(tl.int32), 0), n, config.TILES)
+    return low
+
+
+# Computes the log-probabilities of ids that requests give.
+#
+# Reads 8 bytes a tile and one logit an id.
+
+
+class GivenIds(NamedTuple):
+    """The ids of each slot."""
+
+    ids: Any
+    """[slots, ``count``] integer, one id behind the other; an id outside [0, V) is padding."""
+    row_stride: Any
+    count: Any
+
+
+@triton.jit(
+    do_not_specialize=["tiles", "flags"],
+    # Scalar reads, or reads and writes at addresses without alignment.
+    do_not_specialize_on_alignment=["requested", "draws", "given", "out"],
+)
+def given_logprobs(
+    logits, tiles, requested, draws, given, out, flags, IDS: tl.constexpr, TILES: tl.constexpr
+):
+    """Each program computes the log-probabilities of ``IDS`` ids of one row. Grid (rows, parts of the ids).
+
+    :param logits: :class:`~.arguments.Logits`.
+    :param requested: :class:`RequestedLogprobs`; ``draws`` :class:`RowDraws`.
+    :param given: :class:`GivenIds`.
+    :param out: :class:`BestTokens` with ids and values [rows, ``count``], written.
+    :param flags: what the mode shows of logits: see :mod:`.rows`.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    slot = row
+    if requested.row_index is not None:
+        slot = tl.load(requested.row_index + row).to(tl.int64)
+    source = RowAddress(logits.base + row * logits.row_stride, logits.vocab_size)
+    tile = tl.arange(0, TILES)
+    maximum = tl.load(draws.maxima + row * tiles + tile, mask=tile < tiles, other=float("-inf"))
+    sums = tl.load(draws.sums + row * tiles + tile, mask=tile < tiles, other=0.0)
+    max_logit, inverse, shift, lowest, greedy = row_scale(
+        maximum, sums, draws, row, requested.temperature, slot, flags
+    )
+    token = tl.load(draws.token_ids + row)
+    place = tl.program_id(1) * IDS + tl.arange(0, IDS)
+    inside = place < given.count
+    given_id = tl.load(given.ids + slot * given.row_stride + place, mask=inside, other=-1).to(tl.int64)
+    is_id = (given_id >= 0) & (given_id < source.vocab_size)
+    x = tl.load(source.base + given_id, mask=is_id, other=float("-inf")).to(tl.float32)
+    x = tl.where(x == x, x, float("-inf"))
+    value = visible_value(x, max_logit, inverse, shift, lowest, flags)
+    of_token = tl.where(max_logit > float("-inf"), 0.0, float("-inf"))
+    value = tl.where(greedy, tl.where(given_id == token, of_token, float("-inf")), value)
+    index = row * given.count + place
+    tl.store(out.ids + index, tl.where(is_id, given_id, -1), mask=inside)
+    tl.store(out.logprobs + index, tl.where(is_id, value, float("-inf")), mask=inside)
+
+
+# The rank of a token: how many are shown with at least its value, counted over groups of tiles.
+#
+# Reads of a row the granules whose maximum reaches the token's logit, each once: all of a flat row, next to nothing
+# of a peaked one. Adds to one integer a row.
+
+RANK_SPAN = 8
+"""Tiles a program."""
+_MAXIMA_AT_ONCE = tl.constexpr(256)
+_TINY, _HUGE = tl.constexpr(1e-30), tl.constexpr(1e30)
+"""Float32 may not hold the value of a drawn token below this temperature, or of a logit below the negative."""
+
+
+@triton.jit
+def _largest_of(maxima, tiles):
+    """Return the largest of the maxima [tiles] in memory."""
+    largest = tl.full((), float("-inf"), tl.float32)
+    start = tl.zeros((), tl.int32)
+    while start < tiles:
+        tile = start + tl.arange(0, _MAXIMA_AT_ONCE)
+        maximum = tl.load(maxima + tile, mask=tile < tiles, other=float("-inf"))
+        largest = tl.maximum(largest, tl.max(maximum, 0))
+        start += _MAXIMA_AT_ONCE
+    return largest
+
+
+@triton.jit(
+    do_not_specialize=["tiles", "rows", "flags"],
+    # Scalar reads and writes.
+    do_not_specialize_on_alignment=["requested", "token_ids", "maxima", "ceiling", "ranks"],
+)
+def count_ranks(
+    logits,
+    tiles,
+    rows,
+    requested,
+    token_ids,
+    maxima,
+    granules,
+    ceiling,
+    ranks,
+    flags,
+    SPAN: tl.constexpr,
+    VECTOR: tl.constexpr,
+):
+    """Each program counts in ``SPAN`` neighbouring tiles of a row. Grid (rows * groups of tiles).
+
+    :param logits: :class:`~.arguments.Logits`.
+    :param requested: :class:`RequestedLogprobs`.
+    :param token_ids: [rows] int64; an id outside [0, V) leaves its rank 0.
+    :param maxima: [rows, tiles], as :class:`~.arguments.TileStatistics` has them, and ``granules`` [rows,
+        tiles, 16].
+    :param ceiling: [rows] float32: the greatest logit that is shown; None: all are.
+    :param ranks: [rows] int64, 0 at first; V where the token's value is -inf.
+    :param flags: what the mode shows of logits: see :mod:`.rows`.
+    """
+    groups = (tiles + SPAN - 1) // SPAN
+    # The last rows first: launch 1 read them last, so a part of them is still in the cache.
+    row = (rows - 1 - tl.program_id(0) // groups).to(tl.int64)
+    group = tl.program_id(0) % groups
+    base = logits.base + row * logits.row_stride
+    tile = group * SPAN + tl.arange(0, SPAN)
+    maximum = tl.load(maxima + row * tiles + tile, mask=tile < tiles, other=float("-inf"))
+    token = tl.load(token_ids + row)
+    is_token = (token >= 0) & (token < logits.vocab_size)
+    x = tl.load(base + token, mask=is_token, other=float("-inf")).to(tl.float32)
+    slot = row
+    if requested.row_index is not None:
+        slot = tl.load(requested.row_index + row).to(tl.int64)
+    temperature, _, greedy = mode_temperature(requested.temperature, slot, flags)
+    if (temperature < _TINY).to(tl.int32) + (x < -_HUGE).to(tl.int32) > 0:
+        peak = _largest_of(maxima + row * tiles, tiles)
+        if ceiling is not None:
+            is_lower = (tl.load(ceiling + row) < peak) & ((flags & NORMALISED) != 0)
+            peak = tl.where(is_lower, tl.load(ceiling + row), peak)
+        x = tl.where(x < lowest_visible(peak, temperature, flags), float("-inf"), x)
+    if (x > float("-inf")) & (greedy == 0):
+        if tl.max(maximum, 0) >= x:
+            CHUNKS: tl.constexpr = TILE_SIZE // (LANES * VECTOR)
+            offset = tl.arange(0, LANES)[:, None, None] // GRANULE_LANES
+            offset += tl.arange(0, CHUNKS)[None, None, :] // (CHUNKS // 2) * GRANULES_PER_HALF
+            offset += tile[None, :, None] * GRANULES_PER_TILE
+            granule_max = tl.load(
+                granules + row * tiles * GRANULES_PER_TILE + offset,
+                mask=(tile < tiles)[None, :, None],
+                other=float("-inf"),
+            )
+            is_read = (granule_max.to(tl.float32) >= x)[:, :, :, None]
+            ids = group * (SPAN * TILE_SIZE) + element_ids(SPAN, VECTOR)
+            if (group + 1) * (SPAN * TILE_SIZE) <= logits.vocab_size:
+                logit = tl.load(base + ids, mask=is_read, other=float("-inf"))
+            else:
+                logit = tl.load(base + ids, mask=is_read & (ids < logits.vocab_size), other=float("-inf"))
+            logit = logit.to(tl.float32)
+            is_counted = logit >= x
+            if ceiling is not None:
+                is_counted &= logit <= tl.load(ceiling + row)
+            number = lane_sums(is_counted.to(tl.int32))
+            tl.atomic_add(ranks + row, tl.sum(tl.sum(number, 1), 0).to(tl.int64), sem="relaxed")
+    elif group == 0:
+        # A greedy row shows its token alone.
+        rank = tl.where(x > float("-inf"), 1, logits.vocab_size).to(tl.int64)
+        tl.store(ranks + row, rank, mask=is_token)
+
+
+# Computes the log-probability of one given token a row, and the entropy of the row.
+#
+# Reads 12 bytes a tile and one logit. Where filters drop tokens that the mode does not show, the entropy is that of
+# the candidates that the draw has left; of a row without any, the tiles that reach the threshold are read again.
+
+_LN_2 = tl.constexpr(0.6931471805599453)
+_LARGEST_DISTANCE = tl.constexpr(3e38)
+
+
+class RowCandidates(NamedTuple):
+    """The candidates of each row that the draw has left; both None where the entropies of the tiles are summed up."""
+
+    logits: Any = None
+    """[rows, CANDIDATES] float32."""
+    count: Any = None
+    """[rows] int32: their number, -1 for none."""
+
+
+class Scores(NamedTuple):
+    """The result."""
+
+    ids: Any
+    """[rows, 1 + N] int64, like ``logprobs``, float32: the first column is written."""
+    logprobs: Any
+    ranks: Any
+    """[rows] int64, as if every token were shown; written where not. None without ranks."""
+    entropy: Any
+    """[rows] float32."""
+    least_kept: Any
+    """[rows] float32, written where no row was drawn; else None."""
+
+
+@triton.jit(
+    do_not_specialize=["tiles", "width", "flags"],
+    # Scalar reads and writes at addresses without alignment.
+    do_not_specialize_on_alignment=["requested", "draws", "token_ids", "ceiling", "out"],
+)
+def score_rows(
+    logits,
+    tiles,
+    requested,
+    draws,
+    token_ids,
+    entropy_sums,
+    candidates,
+    ceiling,
+    width,
+    out,
+    flags,
+    AT_ONCE: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """Each program scores the token of one row. Grid (rows).
+
+    :param logits: :class:`~.arguments.Logits`.
+    :param requested: :class:`RequestedLogprobs`; ``draws`` :class:`RowDraws`, whose
+        token counts in greedy rows alone.
+    :param token_ids: [rows] int64; an id outside [0, V) is padding.
+    :param entropy_sums: [rows, tiles], as :class:`~.arguments.TileStatistics` has them; None: the kept
+        logits are weighed, those of ``AT_ONCE`` tiles at once.
+    :param candidates: :class:`RowCandidates`.
+    :param ceiling: [rows] float32: the greatest kept logit, at least the largest one where XTC drops nothing; or None.
+    :param width: 1 + N, columns of the result.
+    :param out: :class:`Scores`.
+    :param flags: what the mode shows of logits: see :mod:`.rows`.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    slot = row
+    if requested.row_index is not None:
+        slot = tl.load(requested.row_index + row).to(tl.int64)
+    source = RowAddress(logits.base + row * logits.row_stride, logits.vocab_size)
+    tile = tl.arange(0, TILES)
+    inside = tile < tiles
+    maximum = tl.load(draws.maxima + row * tiles + tile, mask=inside, other=float("-inf"))
+    sums = tl.abs(tl.load(draws.sums + row * tiles + tile, mask=inside, other=0.0))
+    max_logit, inverse, shift, lowest, greedy = row_scale(
+        maximum, sums, draws, row, requested.temperature, slot, flags
+    )
+    has_tokens = max_logit > float("-inf")
+    token = tl.load(token_ids + row)
+    is_token = (token >= 0) & (token < source.vocab_size)
+    x = tl.load(source.base + token, mask=is_token, other=float("-inf")).to(tl.float32)
+    x = tl.where(x == x, x, float("-inf"))
+    value = visible_value(x, max_logit, inverse, shift, lowest, flags)
+    peak = max_logit
+    if ceiling is not None:
+        greatest = tl.load(ceiling + row)
+        peak = tl.where(greatest < max_logit, greatest, max_logit)  # NaN in a row without tokens
+        value = tl.where((x > peak) & ((flags & PROCESSED) != 0), float("-inf"), value)
+    of_argmax = tl.where(has_tokens, 0.0, float("-inf"))
+    is_argmax = token == tl.load(draws.token_ids + row)
+    value = tl.where(greedy, tl.where(is_argmax, of_argmax, float("-inf")), value)
+    tl.store(out.ids + row * width, tl.where(is_token, token, -1))
+    tl.store(out.logprobs + row * width, tl.where(is_token, value, float("-inf")))
+    if out.ranks is not None:
+        # Every value is at least one of -inf; a greedy row shows no other than its token's.
+        rank = tl.where(value > float("-inf"), 1, source.vocab_size).to(tl.int64)
+        tl.store(out.ranks + row, rank, mask=is_token & (greedy | (value == float("-inf"))))
+
+    if entropy_sums is not None:
+        distance = tl.where(maximum == max_logit, 0.0, maximum - max_logit)
+        exponent = tl.maximum((distance.to(tl.float64) * inverse * LOG2_E).to(tl.float32), -_LARGEST_DISTANCE)
+        weight = tl.exp2(exponent)
+        entropies = tl.load(entropy_sums + row * tiles + tile, mask=inside, other=0.0)
+        mass = tl.sum(sums * weight, 0)
+        total = tl.sum(weight * entropies + (sums * weight) * exponent, 0)
+    else:
+        own_inverse, _ = inverse_temperature(requested.temperature, slot)
+        threshold = tl.load(draws.threshold + row)
+        num_candidates = tl.load(candidates.count + row)
+        if num_candidates >= 0:
+            listed = candidates.logits + row * CANDIDATES
+            mass, total = _candidate_sums(listed, num_candidates, peak, threshold, own_inverse, CANDIDATES)
+        else:
+            mass, total = _kept_sums(
+                source, draws.maxima + row * tiles, tiles, peak, threshold, own_inverse, AT_ONCE
+            )
+    entropy = tl.maximum(tl.log(mass) - _LN_2 * (total / mass), 0.0)
+    entropy = tl.where(greedy, 0.0, entropy)
+    tl.store(out.entropy + row, tl.where(has_tokens, entropy, float("nan")))
+    if out.least_kept is not None:
+        least = tl.where(max_logit < float("inf"), float("-inf"), float("inf"))
+        tl.store(out.least_kept + row, tl.where(has_tokens, least, float("nan")))
+
+
+@triton.jit
+def _weights(x, peak, inverse):
+    """Return the weights w of logits, and ``w log2 w``: 0 for -inf, and 1 and 0 for +inf."""
+    y = tl.maximum(scaled(x, peak, inverse, False) * LOG2_E, -_LARGEST_DISTANCE)
+    weight = tl.exp2(y)
+    return weight, weight * y
+
+
+@triton.jit
+def _candidate_sums(listed, count, peak, threshold, inverse, CANDIDATES: tl.constexpr):
+    """Return the sums of :func:`_kept_sums` from the list of a row's candidates."""
+    i = tl.arange(0, CANDIDATES)
+    x = tl.load(listed + i, mask=i < count, other=float("-inf"))
+    weight, entropies = _weights(tl.where((x >= threshold) & (x <= peak), x, float("-inf")), peak, inverse)
+    return tl.sum(weight, 0), tl.sum(entropies, 0)
+
+
+@triton.jit
+def _kept_sums(source, maxima, tiles, peak, threshold, inverse, AT_ONCE: tl.constexpr):
+    """Return the sums of weights w and of ``w log2 w`` of the kept logits of a row, ``AT_ONCE`` tiles at once.
+
+    :param maxima: [tiles] in memory.
+    :param peak: the greatest kept logit; the weights are relative to it.
+    """
+    masses = tl.zeros((AT_ONCE, TILE_SIZE), tl.float32)
+    totals = tl.zeros((AT_ONCE, TILE_SIZE), tl.float32)
+    lowest = tl.maximum(threshold, LOWEST)
+    is_steady = steady(peak, inverse * LOG2_E) * (peak < float("inf")).to(tl.int32)
+    start = tl.zeros((), tl.int32)
+    while start < tiles:
+        tile = start + tl.arange(0, AT_ONCE)
+        is_read = tl.load(maxima + tile, mask=tile < tiles, other=float("-inf")) >= lowest
+        if tl.max(is_read.to(tl.int32), 0) > 0:
+            ids = tile[:, None] * TILE_SIZE + tl.arange(0, TILE_SIZE)[None, :]
+            inside = is_read[:, None] & (ids < source.vocab_size)
+            x = tl.load(source.base + ids, mask=inside, other=float("-inf")).to(tl.float32)
+            kept = (x >= lowest) & (x <= peak)
+            if is_steady > 0:
+                y = (x - peak) * (inverse * LOG2_E)
+                weight = tl.where(kept, tl.exp2(y), 0.0)
+                masses += weight
+                totals += tl.where(kept, weight * y, 0.0)
+            else:
+                weight, entropies = _weights(tl.where(kept, x, float("-inf")), peak, inverse)
+                masses += weight
+                totals += entropies
+        start += AT_ONCE
+    return tl.sum(tl.sum(masses, 1), 0), tl.sum(tl.sum(totals, 1), 0)

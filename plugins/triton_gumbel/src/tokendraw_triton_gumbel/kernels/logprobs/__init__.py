@@ -1,1 +1,0 @@
-"""Launch 4: log-probabilities and ranks."""

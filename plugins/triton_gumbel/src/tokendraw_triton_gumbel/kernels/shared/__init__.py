@@ -1,1 +1,0 @@
-"""Functions of several stages: addresses, parameters and noise of a row, and the order of floats."""

@@ -1,0 +1,768 @@
+"""The pass over all logits of each row, and the moments and floors that follow from its sums."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from tokendraw_triton_gumbel.kernels.arguments import QUEUE_COUNTERS, ROUNDS
+from tokendraw_triton_gumbel.kernels.rows import (
+    TEMPERED,
+    inverse_temperature,
+    mode_temperature,
+    row_logits,
+    row_of,
+)
+from tokendraw_triton_gumbel.kernels.values import (
+    COARSEST_OFFSET,
+    GRANULE_LANES,
+    GRANULES_PER_HALF,
+    GRANULES_PER_TILE,
+    LANES,
+    LOG2_E,
+    TILE_SIZE,
+    WORDS,
+    aligned_base,
+    element_ids,
+    exp2,
+    halves,
+    load_inside,
+    load_logits,
+    shifted_words,
+    tile_sums,
+    times,
+    word_ids,
+)
+
+# Computes maxima and sums of tiles in registers: logits one by one, or bfloat16 in pairs. Reads and writes nothing.
+
+_MIN_SUM = tl.constexpr(0.5)
+"""A tile's sum includes the weight 1 of its maximum, so a lower sum comes from NaN or an overflow."""
+_LEAST_EXPONENT = tl.constexpr(-1000.0)
+"""Weights are 0 far above it, also that of -inf, whose product with its weight would be NaN."""
+SMALL_UNIT = tl.constexpr(2.117582368135751e-22)
+"""2 ** -72: the squares of 1024 float32 distances in this unit cannot overflow."""
+LARGE_UNIT = tl.constexpr(7.922816251426434e28)
+"""2 ** 96: no square of a float32 distance in this unit vanishes, and none overflows where squares add up to less than
+:data:`_LEAST_SQUARE`."""
+_LEAST_SQUARE = tl.constexpr(8.271806125530277e-25)
+"""2 ** -80."""
+_LEAST_SCALE = tl.constexpr(1e-12)
+"""Squares of exponents might vanish below."""
+
+
+@triton.jit
+def lane_maxima(block):
+    """Reduce [LANES, SPAN, chunks, VECTOR] to [LANES, SPAN]."""
+    return tl.max(tl.max(block, 3), 2)
+
+
+@triton.jit
+def granule_maxima(block):
+    """Reduce [LANES, SPAN, chunks, VECTOR] to maxima of granules: [granules of half a tile, SPAN, halves]."""
+    halves_of_tile = tl.reshape(
+        block, (block.shape[0], block.shape[1], 2, block.shape[2] // 2, block.shape[3])
+    )
+    lanes = tl.max(tl.max(halves_of_tile, 4), 3)
+    return tl.max(tl.reshape(lanes, (GRANULES_PER_HALF, GRANULE_LANES, block.shape[1], 2)), 1)
+
+
+@triton.jit
+def half_granule_maxima(lanes, SPAN: tl.constexpr):
+    """Reduce the maxima of lanes over half a tile, [LANES, SPAN], to those of its granules, [8, SPAN]."""
+    return tl.max(tl.reshape(lanes, (GRANULES_PER_HALF, GRANULE_LANES, SPAN)), 1)
+
+
+@triton.jit
+def larger_pairs(a, b):
+    """Return the larger of each two bfloat16 in int32. NVIDIA."""
+    return tl.inline_asm_elementwise(
+        "max.bf16x2 $0, $1, $2;", "=r,r,r", [a, b], dtype=tl.int32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def _offset_of(max_logit, scale):
+    """Return (-max_logit * scale in float32; its rounding error; whether the rounded product is accurate enough)."""
+    offset = -(max_logit * scale)
+    return offset, tl.fma(max_logit, scale, offset), (tl.abs(offset) < COARSEST_OFFSET) & (scale > 0)
+
+
+@triton.jit
+def _entropies(weight, exponent):
+    """Return ``w log2 w`` of weights ``w = 2 ** exponent``: 0 where w is 0."""
+    return weight * tl.maximum(exponent, _LEAST_EXPONENT)
+
+
+@triton.jit
+def _distance_sums(exponents, squares, rounding, scale):
+    """Return the sums of ``x - max_logit`` and of the squares, from those of the exponents of all weights of a tile."""
+    exact = exponents - rounding * TILE_SIZE
+    inverse = 1.0 / scale
+    return exact * inverse, (squares - rounding * (exponents + exact)) * inverse * inverse
+
+
+@triton.jit
+def _sum_pair(
+    pairs,
+    scale,
+    offset,
+    HAS_ENTROPY: tl.constexpr,
+    HAS_COLLISION: tl.constexpr,
+    HAS_DISTANCES: tl.constexpr,
+    IS_NVIDIA: tl.constexpr,
+):
+    low, high = halves(pairs)
+    low, high = tl.fma(low, scale, offset), tl.fma(high, scale, offset)
+    low_weight, high_weight = exp2(low, IS_NVIDIA), exp2(high, IS_NVIDIA)
+    weight = low_weight + high_weight
+    entropy = _entropies(low_weight, low) + _entropies(high_weight, high) if HAS_ENTROPY else weight
+    collision = low_weight * low_weight + high_weight * high_weight if HAS_COLLISION else weight
+    square = low * low + high * high if HAS_DISTANCES else weight
+    return weight, entropy, collision, low + high if HAS_DISTANCES else weight, square
+
+
+@triton.jit
+def sum_pairs(
+    a,
+    b,
+    c,
+    d,
+    max_logit,
+    scale,
+    HAS_ENTROPY: tl.constexpr,
+    HAS_COLLISION: tl.constexpr,
+    HAS_DISTANCES: tl.constexpr,
+    IS_NVIDIA: tl.constexpr,
+):
+    """Sum the weights of four blocks of pairs; returns the same results as :func:`sum_logits`."""
+    offset, rounding, is_exact = _offset_of(max_logit, scale)
+    wide = offset[None, :, None]
+    a_weight, a_entropy, a_collision, a_sum, a_square = _sum_pair(
+        a, scale, wide, HAS_ENTROPY, HAS_COLLISION, HAS_DISTANCES, IS_NVIDIA
+    )
+    b_weight, b_entropy, b_collision, b_sum, b_square = _sum_pair(
+        b, scale, wide, HAS_ENTROPY, HAS_COLLISION, HAS_DISTANCES, IS_NVIDIA
+    )
+    c_weight, c_entropy, c_collision, c_sum, c_square = _sum_pair(
+        c, scale, wide, HAS_ENTROPY, HAS_COLLISION, HAS_DISTANCES, IS_NVIDIA
+    )
+    d_weight, d_entropy, d_collision, d_sum, d_square = _sum_pair(
+        d, scale, wide, HAS_ENTROPY, HAS_COLLISION, HAS_DISTANCES, IS_NVIDIA
+    )
+    total = a_weight + b_weight
+    total += c_weight
+    total += d_weight
+    total = _sum_lanes(total)
+    entropy = total
+    collision = total
+    distance = total
+    square = total
+    factor = exp2(-rounding, IS_NVIDIA)
+    if HAS_ENTROPY:
+        entropy = _sum_lanes((a_entropy + b_entropy) + (c_entropy + d_entropy))
+        entropy = (entropy - rounding * total) * factor
+    if HAS_COLLISION:
+        collision = _sum_lanes((a_collision + b_collision) + (c_collision + d_collision)) * (factor * factor)
+    if HAS_DISTANCES:
+        distance = _sum_lanes((a_sum + b_sum) + (c_sum + d_sum))
+        square = _sum_lanes((a_square + b_square) + (c_square + d_square))
+        distance, square = _distance_sums(distance, square, rounding, scale)
+        is_exact &= tl.where(scale > _LEAST_SCALE, square, float("inf")) < float("inf")
+        is_exact &= (square > _LEAST_SQUARE) | (distance == 0)
+    total *= factor
+    return total, entropy, collision, distance, square, is_exact & (total >= _MIN_SUM)
+
+
+@triton.jit
+def _sum_lanes(block):
+    """Sum blocks of pairs [LANES, SPAN, pairs of a vector] by tile."""
+    return tl.sum(tl.sum(block, 2), 0)
+
+
+@triton.jit
+def sum_logits(
+    x,
+    max_logit,
+    scale,
+    HAS_ENTROPY: tl.constexpr,
+    HAS_COLLISION: tl.constexpr,
+    HAS_DISTANCES: tl.constexpr,
+    IS_NVIDIA: tl.constexpr,
+):
+    """Sum weights ``w = exp2((x - max_logit) * scale)`` by tile.
+
+    Returns (the sums; those of ``w log2 w`` if HAS_ENTROPY; those of ``w * w`` if HAS_COLLISION; those of
+    ``x - max_logit`` and of the squares if HAS_DISTANCES; whether all are exact: no NaN, infinity or overflow
+    occurred).
+    """
+    if IS_NVIDIA:
+        offset, rounding, is_exact = _offset_of(max_logit, scale)
+        exponent = tl.fma(x, scale, offset[None, :, None, None])
+        weight = exp2(exponent, IS_NVIDIA)
+        factor = exp2(-rounding, IS_NVIDIA)
+        total = tile_sums(weight)
+        entropy = total
+        if HAS_ENTROPY:
+            entropy = (tile_sums(_entropies(weight, exponent)) - rounding * total) * factor
+        collision = tile_sums(weight * weight) * (factor * factor) if HAS_COLLISION else total
+        total *= factor
+        is_exact &= total >= _MIN_SUM
+    else:
+        exponent = times(x - max_logit[None, :, None, None], scale)
+        weight = tl.exp2(exponent)
+        total = tile_sums(weight)
+        entropy = tile_sums(_entropies(weight, exponent)) if HAS_ENTROPY else total
+        rounding = tl.zeros_like(total)
+        collision = tile_sums(weight * weight) if HAS_COLLISION else total
+        is_exact = total >= _MIN_SUM
+    distance = total
+    square = total
+    if HAS_DISTANCES:
+        distance, square = tile_sums(exponent), tile_sums(exponent * exponent)
+        distance, square = _distance_sums(distance, square, rounding, scale)
+        is_exact &= tl.where(scale > _LEAST_SCALE, square, float("inf")) < float("inf")
+        is_exact &= (square > _LEAST_SQUARE) | (distance == 0)
+    return total, entropy, collision, distance, square, is_exact
+
+
+@triton.jit
+def sum_carefully(clean, max_logit, scale, HAS_ENTROPY: tl.constexpr, HAS_COLLISION: tl.constexpr):
+    """Return the sums of :func:`sum_logits`, whatever the tile holds; +inf weighs 1."""
+    wide = max_logit[None, :, None, None]
+    finite = (tl.abs(wide) < float("inf")) & (clean > float("-inf"))
+    exponent = times(tl.where(finite, clean, 0.0) - tl.where(finite, wide, 0.0), scale)
+    weight = tl.exp2(exponent)
+    entropy = tile_sums(tl.where(finite, _entropies(weight, exponent), 0.0)) if HAS_ENTROPY else max_logit
+    weight = tl.where(finite, weight, tl.where(clean == float("inf"), 1.0, 0.0))
+    return tile_sums(weight), entropy, tile_sums(weight * weight) if HAS_COLLISION else max_logit
+
+
+@triton.jit
+def sum_distances_carefully(clean, max_logit):
+    """Return (numbers of finite logits, sums of ``x - max_logit``, sums of the squares), whatever the tile holds.
+
+    Where squares overflow, sums are in units of ``SMALL_UNIT``, and that of squares is negative. Where they might
+    vanish, sums are in units of ``LARGE_UNIT``, and that of distances is positive.
+    """
+    top = tl.where(tl.abs(max_logit) < float("inf"), max_logit, 0.0)[None, :, None, None]
+    is_finite = tl.abs(clean) < float("inf")
+    finite = tl.where(is_finite, clean, top)
+    distance = finite - top
+    small = finite * SMALL_UNIT - top * SMALL_UNIT
+    square = tile_sums(distance * distance)
+    overflows = (square < float("inf")) == 0
+    vanishes = square < _LEAST_SQUARE
+    large = tl.where(vanishes[None, :, None, None], distance, 0.0) * LARGE_UNIT
+    total = tl.where(vanishes, -tile_sums(large), tile_sums(distance))
+    square = tl.where(vanishes, tile_sums(large * large), square)
+    return (
+        tile_sums(is_finite.to(tl.float32)),
+        tl.where(overflows, tile_sums(small), total),
+        tl.where(overflows, -tile_sums(small * small), square),
+    )
+
+
+# Loads the tiles of rows that begin at any address. Reads a vector beside each, for the words between two.
+
+PAIRS_PER_TILE = tl.constexpr(512)
+PAIRS_PER_LANE = tl.constexpr(4)
+"""Pairs in 16 bytes: one of a lane's four vectors of a tile."""
+PAIRS_PER_CHUNK = tl.constexpr(128)
+
+
+@triton.jit
+def load_shifted(source, group, is_inner, config: tl.constexpr):
+    """Load the tiles of a group of a row at any address: float32 [LANES, SPAN, chunks, VECTOR], -inf outside."""
+    SPAN: tl.constexpr = config.SPAN
+    words = group * (SPAN * TILE_SIZE // config.VECTOR * WORDS) + word_ids(SPAN, config.VECTOR)
+    return load_logits(source, words, is_inner, config.IS_NVIDIA)
+
+
+@triton.jit
+def load_shifted_pairs(source, group, is_inner, SPAN: tl.constexpr):
+    """Load the four vectors of each lane's tiles in a full group, of a row of bfloat16 at any address."""
+    offset = tl.arange(0, LANES)[:, None, None, None] * WORDS + tl.arange(0, WORDS)[None, None, None, :]
+    offset += (group * SPAN + tl.arange(0, SPAN)[None, :, None, None]) * PAIRS_PER_TILE
+    base, _ = aligned_base(source)
+    a0, a1 = tl.load(base + offset), tl.load(base + offset + WORDS)
+    offset += PAIRS_PER_CHUNK
+    b0, b1 = tl.load(base + offset), tl.load(base + offset + WORDS)
+    offset += PAIRS_PER_CHUNK
+    c0, c1 = tl.load(base + offset), tl.load(base + offset + WORDS)
+    offset += PAIRS_PER_CHUNK
+    d0 = tl.load(base + offset)
+    if is_inner:
+        d1 = tl.load(base + offset + WORDS)
+    else:
+        d1 = load_inside(source, offset + WORDS)
+    return (
+        _shifted_pairs(a0, a1, source, SPAN),
+        _shifted_pairs(b0, b1, source, SPAN),
+        _shifted_pairs(c0, c1, source, SPAN),
+        _shifted_pairs(d0, d1, source, SPAN),
+    )
+
+
+@triton.jit
+def _shifted_pairs(first, second, source, SPAN: tl.constexpr):
+    return tl.reshape(shifted_words(first, second, source, True), (LANES, SPAN, PAIRS_PER_LANE))
+
+
+# Reduces a group of tiles of one row to the statistics that the draw, log-probabilities and moments read.
+
+
+@triton.jit
+def _scale_of(temperature, row_index, row):
+    """Return ``log2(e) / T``."""
+    slot = row
+    if row_index is not None:
+        slot = tl.load(row_index + row)
+    inverse, _ = inverse_temperature(temperature, slot)
+    return inverse * LOG2_E
+
+
+@triton.jit
+def _wanted_entropy(entropy, raw_entropy, raw_temperature, raw_scale, config: tl.constexpr):
+    """Return the one of two entropies that the call wants; the second, unless rows have two temperatures.
+
+    One of the two temperatures of a row is 1, and either may stand first.
+    """
+    if raw_temperature is not None:
+        if config.IS_RAW:
+            raw_entropy = tl.where(raw_scale == LOG2_E, raw_entropy, entropy)
+        else:
+            raw_entropy = tl.where(raw_scale == LOG2_E, entropy, raw_entropy)
+    return raw_entropy
+
+
+@triton.jit
+def _lane_maxima_of_pairs(pairs, SPAN: tl.constexpr):
+    """Reduce pairs [LANES, SPAN, pairs of a vector] to the maxima of lanes, [LANES, SPAN]."""
+    first, second = tl.split(tl.reshape(pairs, (LANES, SPAN, 2, 2)))
+    first, second = tl.split(larger_pairs(first, second))
+    low, high = halves(larger_pairs(first, second))
+    return tl.maximum(low, high)
+
+
+@triton.jit
+def _maxima_of_tiles(block, statistics, out, inside):
+    """Return the maxima of tiles [SPAN] of [LANES, SPAN, chunks, VECTOR]; write those of their granules, if wanted.
+
+    :param out: [SPAN] numbers of the tiles in all rows, written where ``inside``.
+    """
+    if statistics.granules is None:
+        max_logit = tl.max(lane_maxima(block), 0)
+    else:
+        granule_top = granule_maxima(block)
+        offset = tl.arange(0, GRANULES_PER_HALF)[:, None, None]
+        offset += tl.arange(0, 2)[None, None, :] * GRANULES_PER_HALF + out[None, :, None] * GRANULES_PER_TILE
+        granules = statistics.granules + offset
+        tl.store(granules, granule_top.to(granules.dtype.element_ty), mask=inside[None, :, None])
+        max_logit = tl.max(tl.max(granule_top, 2), 0)
+    return max_logit
+
+
+@triton.jit
+def _logit_to_rank(source, ranked, row):
+    """Return a row's logit to count from, with -inf for NaN, and whether it has one; +inf without."""
+    token = tl.load(ranked.token_ids + row)
+    is_token = (token >= 0) & (token < source.vocab_size)
+    x = tl.load(source.base + token, mask=is_token, other=float("inf")).to(tl.float32)
+    return tl.where(x == x, x, float("-inf")), is_token
+
+
+@triton.jit
+def _reached_by_pair(pairs, x):
+    low, high = halves(pairs)
+    return (low >= x).to(tl.int32) + (high >= x).to(tl.int32)
+
+
+@triton.jit
+def reduce_tiles(
+    source,
+    temperature,
+    raw_temperature,
+    row_index,
+    target_row,
+    group,
+    row,
+    counts,
+    statistics,
+    moments,
+    ranked,
+    config: tl.constexpr,
+):
+    """Reduce a group of tiles of one row.
+
+    :param source: the :class:`~.rows.RowAddress`; ``row`` its number, ``target_row`` the row with its temperature.
+    :param moments: :class:`~.arguments.MomentSums`.
+    :param raw_temperature: the temperatures of ``raw_sums``; None: 1.
+    :param ranked: :class:`~.arguments.RankedTokens`.
+    """
+    SPAN: tl.constexpr = config.SPAN
+    IS_NVIDIA: tl.constexpr = config.IS_NVIDIA
+    HAS_ENTROPY: tl.constexpr = statistics.entropy_sums is not None
+    HAS_MOMENT_ENTROPY: tl.constexpr = moments.entropies is not None
+    HAS_BOTH: tl.constexpr = HAS_ENTROPY or HAS_MOMENT_ENTROPY
+    HAS_COLLISION: tl.constexpr = moments.collisions is not None
+    HAS_DISTANCES: tl.constexpr = moments.counts is not None
+    IS_PAIRED: tl.constexpr = config.IS_NVIDIA and source.base.dtype.element_ty == tl.bfloat16
+    ids = group * (SPAN * TILE_SIZE) + element_ids(SPAN, config.VECTOR)
+    is_full = (group + 1) * (SPAN * TILE_SIZE) <= source.vocab_size
+    is_inner = is_full & ((group + 1) * (SPAN * TILE_SIZE) + config.VECTOR <= source.vocab_size)
+    tile = group * SPAN + tl.arange(0, SPAN)
+    out = row.to(tl.int64) * counts.tiles + tile
+    inside = tile < counts.tiles
+    HAS_RANKS: tl.constexpr = ranked.ranks is not None
+    if HAS_RANKS:
+        ranked_logit, is_token = _logit_to_rank(source, ranked, row)
+        number = tl.zeros((), tl.int32)
+    if IS_PAIRED:
+        if is_full:
+            if config.IS_ALIGNED:
+                offset = tl.arange(0, LANES)[:, None, None] * PAIRS_PER_LANE
+                offset += tl.arange(0, SPAN)[None, :, None] * PAIRS_PER_TILE
+                offset += group * (SPAN * PAIRS_PER_TILE) + tl.arange(0, PAIRS_PER_LANE)[None, None, :]
+                pointers = source.base.to(tl.pointer_type(tl.int32)) + offset
+                a, b = tl.load(pointers), tl.load(pointers + PAIRS_PER_CHUNK)
+                c, d = tl.load(pointers + 2 * PAIRS_PER_CHUNK), tl.load(pointers + 3 * PAIRS_PER_CHUNK)
+            else:
+                a, b, c, d = load_shifted_pairs(source, group, is_inner, SPAN)
+            scale = _scale_of(temperature, row_index, target_row)
+            raw_scale = (
+                LOG2_E if raw_temperature is None else _scale_of(raw_temperature, row_index, target_row)
+            )
+            first_half, second_half = larger_pairs(a, b), larger_pairs(c, d)
+            if statistics.granules is None:
+                max_logit = tl.max(_lane_maxima_of_pairs(larger_pairs(first_half, second_half), SPAN), 0)
+            else:
+                first_top = half_granule_maxima(_lane_maxima_of_pairs(first_half, SPAN), SPAN)
+                last_top = half_granule_maxima(_lane_maxima_of_pairs(second_half, SPAN), SPAN)
+                max_logit = tl.max(tl.maximum(first_top, last_top), 0)
+                granules = statistics.granules + out[None, :] * GRANULES_PER_TILE
+                granules += tl.arange(0, GRANULES_PER_HALF)[:, None]
+                tl.store(granules, first_top.to(granules.dtype.element_ty), mask=inside[None, :])
+                tl.store(
+                    granules + GRANULES_PER_HALF,
+                    last_top.to(granules.dtype.element_ty),
+                    mask=inside[None, :],
+                )
+            total, entropy, collision, distance, square, is_exact = sum_pairs(
+                a, b, c, d, max_logit, scale, HAS_BOTH, HAS_COLLISION, HAS_DISTANCES, IS_NVIDIA
+            )
+            moment_entropy = entropy
+            if statistics.raw_sums is not None:
+                raw = total
+                if scale != raw_scale:
+                    raw, raw_entropy, _, _, _, raw_fine = sum_pairs(
+                        a, b, c, d, max_logit, raw_scale, HAS_ENTROPY, False, False, IS_NVIDIA
+                    )
+                    is_exact &= raw_fine
+                    entropy = _wanted_entropy(entropy, raw_entropy, raw_temperature, raw_scale, config)
+            if HAS_RANKS:
+                if tl.max(max_logit, 0) >= ranked_logit:
+                    reached = _reached_by_pair(a, ranked_logit) + _reached_by_pair(b, ranked_logit)
+                    reached += _reached_by_pair(c, ranked_logit) + _reached_by_pair(d, ranked_logit)
+                    number = tl.sum(tl.sum(tl.sum(reached, 2), 1), 0)
+        else:
+            scale = _scale_of(temperature, row_index, target_row)
+            raw_scale = (
+                LOG2_E if raw_temperature is None else _scale_of(raw_temperature, row_index, target_row)
+            )
+            max_logit = tl.zeros((SPAN,), tl.float32)
+            total = tl.zeros((SPAN,), tl.float32)
+            raw = total
+            entropy = total
+            moment_entropy = total
+            collision = total
+            distance = total
+            square = total
+            is_exact = total > 0
+    else:
+        if config.IS_ALIGNED:
+            if is_full:
+                x = tl.load(source.base + ids).to(tl.float32)
+            else:
+                x = tl.load(source.base + ids, mask=ids < source.vocab_size, other=float("-inf"))
+                x = x.to(tl.float32)
+        else:
+            x = load_shifted(source, group, is_inner, config)
+        scale = _scale_of(temperature, row_index, target_row)
+        raw_scale = LOG2_E if raw_temperature is None else _scale_of(raw_temperature, row_index, target_row)
+        max_logit = _maxima_of_tiles(x, statistics, out, inside)
+        total, entropy, collision, distance, square, is_exact = sum_logits(
+            x, max_logit, scale, HAS_BOTH, HAS_COLLISION, HAS_DISTANCES, IS_NVIDIA
+        )
+        moment_entropy = entropy
+        if statistics.raw_sums is not None:
+            raw = total
+            if scale != raw_scale:
+                raw, raw_entropy, _, _, _, raw_fine = sum_logits(
+                    x, max_logit, raw_scale, HAS_ENTROPY, False, False, IS_NVIDIA
+                )
+                is_exact &= raw_fine
+                entropy = _wanted_entropy(entropy, raw_entropy, raw_temperature, raw_scale, config)
+        if HAS_RANKS:
+            if tl.max(max_logit, 0) >= ranked_logit:
+                number = tl.sum(tile_sums((x >= ranked_logit).to(tl.int32)), 0)
+
+    count = tl.full((SPAN,), TILE_SIZE, tl.float32)
+    # Sums with NaN, infinities or overflow are computed again here; the common path does not check for these.
+    if tl.min(is_exact.to(tl.int32), 0) == 0:
+        if config.IS_ALIGNED:
+            x = tl.load(source.base + ids, mask=ids < source.vocab_size, other=float("-inf"))
+            x = x.to(tl.float32)
+        else:
+            x = load_shifted(source, group, False, config)
+        clean = tl.where(x != x, float("-inf"), x)
+        max_logit = _maxima_of_tiles(clean, statistics, out, inside)
+        has_nan = tile_sums((x != x).to(tl.int32)) > 0
+        total, entropy, collision = sum_carefully(clean, max_logit, scale, HAS_BOTH, HAS_COLLISION)
+        moment_entropy = entropy
+        # In Triton -total is 0 - total, which has no sign where total is 0.
+        total = tl.where(has_nan, -1.0 * total, total)
+        if statistics.raw_sums is not None:
+            raw, raw_entropy, _ = sum_carefully(clean, max_logit, raw_scale, HAS_ENTROPY, False)
+            entropy = _wanted_entropy(entropy, raw_entropy, raw_temperature, raw_scale, config)
+        if HAS_DISTANCES:
+            count, distance, square = sum_distances_carefully(clean, max_logit)
+        if HAS_RANKS:
+            number = tl.sum(tile_sums((clean >= ranked_logit).to(tl.int32)), 0)
+    tl.store(statistics.maxima + out, max_logit, mask=inside)
+    tl.store(statistics.sums + out, total, mask=inside)
+    if statistics.raw_sums is not None:
+        tl.store(statistics.raw_sums + out, raw, mask=inside)
+    if HAS_ENTROPY:
+        tl.store(statistics.entropy_sums + out, entropy, mask=inside)
+    if HAS_DISTANCES:
+        tl.store(moments.counts + out, count, mask=inside)
+        tl.store(moments.distances + out, distance, mask=inside)
+        tl.store(moments.squares + out, square, mask=inside)
+    if HAS_MOMENT_ENTROPY:
+        tl.store(moments.entropies + out, moment_entropy, mask=inside)
+    if HAS_COLLISION:
+        tl.store(moments.collisions + out, collision, mask=inside)
+    if HAS_RANKS:
+        if ranked_logit == float("-inf"):
+            number = tl.where(group == 0, source.vocab_size, 0)
+        if number > 0:
+            tl.atomic_add(ranked.ranks + row, number.to(tl.int64), mask=is_token, sem="relaxed")
+
+
+# Launch 1, the one pass over the logits: for each tile of 1024 ids its maximum and the sum of exp(y) relative to it.
+#
+# Reads every logit once. Writes 8 bytes a tile, 0.2 % of float32 logits, 0.4 % of half precision; for rows with
+# filters also the maxima of the tile's 16 granules, 1.6 % of the logits' bytes; for raw logprobs 4 bytes a tile more,
+# for filters from moments 4 to 20.
+#
+# A warp reads one tile or several, so every reduction stays in registers and shuffles, without shared memory or
+# barriers: see :mod:`.values`.
+
+
+@triton.jit(do_not_specialize=["counts"])
+def tile_statistics(
+    logits,
+    drafts,
+    counts,
+    temperature,
+    raw_temperature,
+    row_index,
+    statistics,
+    moments,
+    ranked,
+    queue,
+    counters,
+    config: tl.constexpr,
+):
+    """Each program reduces ``SPAN`` neighbouring tiles of one row. Grid (groups of tiles, rows / z, z).
+
+    :param logits: :class:`~.arguments.Logits`; ``drafts`` :class:`~.arguments.DraftRows`, behind them.
+    :param counts: :class:`~.arguments.Counts`.
+    :param temperature: [slots] floating point, or None; ``row_index`` [rows] integer, or None.
+    :param raw_temperature: [slots] floating point: the temperature of ``raw_sums``; None: 1.
+    :param statistics: :class:`~.arguments.TileStatistics`, written.
+    :param moments: :class:`~.arguments.MomentSums`, written.
+    :param ranked: :class:`~.arguments.RankedTokens`.
+    :param queue: :class:`~.arguments.WorkQueue`, set to 0 for the launches behind.
+    :param counters: [rows] int32, set to 0, or None.
+    :param config: :class:`~.arguments.TileConfig`.
+    """
+    group = tl.program_id(0)
+    index = tl.program_id(1) + tl.program_id(2) * tl.num_programs(1)
+    if queue.counters is not None:
+        if group + index == 0:
+            tl.store(queue.counters + tl.arange(0, QUEUE_COUNTERS), tl.zeros((QUEUE_COUNTERS,), tl.int32))
+        if (group == 0) & (index < counts.rows):
+            tl.store(queue.announced + index * ROUNDS + tl.arange(0, 8), 0, mask=tl.arange(0, 8) < ROUNDS)
+    if counters is not None:
+        if (group == 0) & (index < counts.rows):
+            tl.store(counters + index, 0)
+    row, target_row = row_of(index, drafts, counts)
+    if (row >= 0) & (row < counts.rows):
+        source = row_logits(row, logits, drafts, counts)
+        reduce_tiles(
+            source,
+            temperature,
+            raw_temperature,
+            row_index,
+            target_row,
+            group,
+            row,
+            counts,
+            statistics,
+            moments,
+            ranked,
+            config,
+        )
+
+
+# The moments of rows from the sums of their tiles, for filters that compute floors from moments.
+#
+# Reads 8 to 28 bytes a tile, and writes 4 bytes a row for each moment. One program a row.
+
+_LN_2 = tl.constexpr(0.6931471805599453)
+_LARGEST_EXPONENT = tl.constexpr(3e38)
+
+
+@triton.jit(do_not_specialize=["counts"])
+def row_moments(drafts, counts, temperature, row_index, statistics, sums, out, TILES: tl.constexpr):
+    """Each program computes the moments of a row. Grid (rows).
+
+    In rows with +inf, or with nothing above -inf, the results are unspecified.
+
+    :param drafts: :class:`~.arguments.DraftRows`; ``counts`` :class:`~.arguments.Counts`.
+    :param temperature: [slots] floating point, or None; ``row_index`` [rows] integer, or None.
+    :param statistics: :class:`~.arguments.TileStatistics`, as the pass over the logits left them.
+    :param sums: :class:`~.arguments.MomentSums`, likewise.
+    :param out: :class:`~.arguments.MomentResults`.
+    """
+    row, target_row = row_of(tl.program_id(0), drafts, counts)
+    if drafts.cu_num_logits is not None:
+        if row < 0:
+            return
+    slot = target_row
+    if row_index is not None:
+        slot = tl.load(row_index + target_row)
+    _, inverse, _ = mode_temperature(temperature, slot, TEMPERED)
+    tile = tl.arange(0, TILES)
+    inside = tile < counts.tiles
+    place = row.to(tl.int64) * counts.tiles + tile
+    maximum = tl.load(statistics.maxima + place, mask=inside, other=float("-inf"))
+    max_logit = tl.max(maximum, 0)
+    is_finite = maximum > float("-inf")
+    distance = tl.where(is_finite, maximum.to(tl.float64) - max_logit.to(tl.float64), 0.0)
+    if sums.counts is not None:
+        count, mean, squares = _spread(sums, place, inside, distance)
+        number = tl.maximum(count, 1.0)
+        if out.number is not None:
+            tl.store(out.number + row, number.to(tl.float32))
+        if out.mean is not None:
+            tl.store(out.mean + row, (mean * inverse).to(tl.float32))
+        if out.std is not None:
+            tl.store(out.std + row, (tl.sqrt(squares / number) * inverse).to(tl.float32))
+    if out.log_mass is not None or sums.entropies is not None or sums.collisions is not None:
+        signed_sums = tl.load(statistics.sums + place, mask=inside, other=0.0)
+        mass, entropy, collision = _weights(signed_sums, sums, place, inside, is_finite, distance, inverse)
+        if out.log_mass is not None:
+            tl.store(out.log_mass + row, tl.log(mass))
+        if sums.entropies is not None:
+            tl.store(out.entropy + row, tl.maximum(tl.log(mass) - _LN_2 * (entropy / mass), 0.0))
+        if sums.collisions is not None:
+            tl.store(out.collision + row, collision / (mass * mass))
+    if out.target_rows is not None:
+        tl.store(out.target_rows + row, target_row.to(tl.int64))
+
+
+@triton.jit
+def _spread(sums, place, inside, distance):
+    """Return (the number n of finite logits; the mean of their distances from the largest; the squares around it).
+
+    All are float64 scalars.
+
+    :param sums: :class:`~.arguments.MomentSums`, read at ``place`` [TILES] where ``inside``.
+    :param distance: [TILES] float64: how far the maximum of each tile lies from the row's, 0 for a tile without one.
+    """
+    count = tl.load(sums.counts + place, mask=inside, other=0.0).to(tl.float64)
+    number = tl.sum(count, 0)
+    total = tl.load(sums.distances + place, mask=inside, other=0.0).to(tl.float64)
+    square = tl.load(sums.squares + place, mask=inside, other=0.0).to(tl.float64)
+    is_small, is_large = square < 0, total > 0
+    total = tl.where(is_small, total / SMALL_UNIT, tl.where(is_large, total / -LARGE_UNIT, total))
+    square = tl.where(is_large, square / (LARGE_UNIT * LARGE_UNIT), square)
+    square = tl.where(is_small, square / (-SMALL_UNIT * SMALL_UNIT), square)
+    own_mean = total / tl.maximum(count, 1.0)
+    mean = tl.sum(total + count * distance, 0) / tl.maximum(number, 1.0)
+    deviation = distance + own_mean - mean
+    # Squares around the tile's own mean, and those of this mean around the row's.
+    squares = tl.maximum(square - total * own_mean, 0.0) + count * (deviation * deviation)
+    return number, mean, tl.sum(squares, 0)
+
+
+@triton.jit
+def _weights(signed_sums, sums, place, inside, is_finite, distance, inverse):
+    """Return the sums over a row of w, ``w log2 w`` and ``w^2``, w relative to the largest logit: float32 scalars.
+
+    The second and third are those of the first where no moment needs them.
+
+    :param signed_sums: [TILES] float32, of :class:`~.arguments.TileStatistics`.
+    :param is_finite: [TILES]: tiles with a logit above -inf.
+    :param inverse: ``1 / T`` in float64.
+    """
+    exponent = tl.maximum((distance * inverse * LOG2_E).to(tl.float32), -_LARGEST_EXPONENT)
+    factor = tl.where(is_finite, tl.exp2(exponent), 0.0)
+    weight = factor * tl.abs(signed_sums)
+    mass = tl.sum(weight, 0)
+    entropy = mass
+    if sums.entropies is not None:
+        entropies = tl.load(sums.entropies + place, mask=inside, other=0.0)
+        entropy = tl.sum(factor * entropies + weight * exponent, 0)
+    collision = mass
+    if sums.collisions is not None:
+        collisions = tl.load(sums.collisions + place, mask=inside, other=0.0)
+        collision = tl.sum(factor * factor * collisions, 0)
+    return mass, entropy, collision
+
+
+# The highest floor of each row: raises the floors of a batch to those of one filter. One launch a filter.
+#
+# Reads and writes 4 bytes a row and tensor.
+
+ROWS_PER_PROGRAM = tl.constexpr(256)
+
+
+class FilterFloors(NamedTuple):
+    """What a filter returned, and what the requests asked for."""
+
+    floors: Any
+    """[rows] float32, in units of y."""
+    requested: Any
+    """[rows] float32, ``stride`` elements from row to row: the filter's value in each row."""
+    stride: Any
+    off_bits: Any
+    """The bits of the float32 value that switches the filter off; NaN does, too."""
+    is_first: Any
+    """1 for the first filter of a batch, else 0."""
+
+
+@triton.jit(
+    do_not_specialize=["of_filter", "rows"],
+    do_not_specialize_on_alignment=["of_filter", "floors"],
+)
+def combine_floors(of_filter, floors, rows):
+    """Raise floors; NaN counts as -inf, and above 0 as 0. Grid (rows / 256).
+
+    :param of_filter: :class:`FilterFloors`.
+    :param floors: [rows] float32, read and written; of the first filter written alone.
+    """
+    row = tl.program_id(0) * ROWS_PER_PROGRAM + tl.arange(0, ROWS_PER_PROGRAM)
+    inside = row < rows
+    floor = tl.load(of_filter.floors + row, mask=inside, other=0.0)
+    value = tl.load(of_filter.requested + row.to(tl.int64) * of_filter.stride, mask=inside, other=0.0)
+    off = tl.full((1,), of_filter.off_bits, tl.int32).to(tl.float32, bitcast=True)
+    counts = (floor == floor) & (value == value) & (value != off)
+    floor = tl.where(counts, tl.minimum(floor, 0.0), float("-inf"))
+    earlier = tl.load(floors + row, mask=inside & (of_filter.is_first == 0), other=float("-inf"))
+    tl.store(floors + row, tl.maximum(floor, earlier), mask=inside)

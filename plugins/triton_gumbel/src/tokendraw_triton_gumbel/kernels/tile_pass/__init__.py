@@ -1,1 +1,0 @@
-"""Launch 1: the pass over all logits."""

@@ -1,1 +1,0 @@
-"""Launches of the kernels of a room each: constants, scratch and arguments."""

@@ -1,0 +1,630 @@
+"""What the launches of a call depend on: tuning, variant, layouts of rows and parameters, grids, scratch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import attrgetter
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from tokendraw import SamplingMetadata
+from tokendraw.filters import required_moments
+from tokendraw.plugin import Moment
+from tokendraw_triton_gumbel.compilation import ANY_INT, Pointer
+from tokendraw_triton_gumbel.kernels import rows as row_params
+from tokendraw_triton_gumbel.kernels import verify as draft_kinds
+from tokendraw_triton_gumbel.kernels.arguments import Counts, RowParams
+from tokendraw_triton_gumbel.kernels.values import TILE_SIZE, VECTORS
+from tokendraw_triton_gumbel.kernels.verify import PROBS_AT_ONCE
+
+# A dictionary with a limited number of entries.
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class BoundedCache(dict[_K, _V]):
+    """A dictionary, emptied when full: entries in use come back soon."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity = capacity
+
+    def add(self, key: _K, value: _V) -> _V:
+        """Cache a value, and return it."""
+        if len(self) >= self.capacity:
+            self.clear()
+        self[key] = value
+        return value
+
+
+# Configurations of the launches, by architecture and batch size: read from a table, never tuned at run time.
+#
+# No configuration changes what is drawn: one warp reduces a tile, always in the same order. ``benchmarks/results/
+# h200_triton_gumbel_tuning.md`` has the measurements behind the entries; the entry of AMD is not measured.
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Configuration:
+    """Warps, tiles, registers and programs of the launches; compared by identity, as a part of cache keys."""
+
+    span_float32: int = 1
+    """Tiles a program of the first pass, of float32 logits."""
+    span_16_bit: int = 2
+    """Tiles a program of the first pass, of bfloat16 and float16 logits."""
+    tile_warps: int = 1
+    """Warps a program of the first pass; at most as many as tiles."""
+    raw_registers_float32: int | None = None
+    """Limit of registers a thread of the first pass where it also sums at T = 1, of float32 logits. NVIDIA."""
+    raw_registers_16_bit: int | None = None
+    """The same limit, of bfloat16 and float16 logits."""
+    row_warps: int = 4
+    """Warps that draw a row. The same in all configurations of a kind of device: sums depend on it."""
+    plain_row_warps: int = 4
+    """Warps that draw a row without filters, where nothing is summed."""
+    row_registers: int | None = None
+    """Limit of registers a thread that draws a row; None: no limit. NVIDIA."""
+    granules_at_once: int = 32
+    """Granules that a row reads at once: more take registers, fewer take turns."""
+    large_set_warps: int = 4
+    """Warps a program of the launch for large sets, and tiles that it reads at once."""
+    large_set_registers: int | None = None
+    """Limit of registers a thread of the launch for large sets. NVIDIA."""
+    large_set_programs: int = 4
+    """Programs a multiprocessor of the launch for large sets."""
+    large_set_exact_parts: int = 16
+    """Parts of a row in its passes after the first, where thresholds are wanted."""
+
+    def span(self, itemsize: int) -> int:
+        """Return the tiles a program of the first pass, of logits of ``itemsize`` bytes."""
+        return self.span_float32 if itemsize == 4 else self.span_16_bit
+
+    def raw_registers(self, itemsize: int) -> int | None:
+        """Return the limit of registers a thread of a first pass with sums at T = 1."""
+        return self.raw_registers_float32 if itemsize == 4 else self.raw_registers_16_bit
+
+
+TABLE = MappingProxyType(
+    {
+        "cuda": Configuration(
+            raw_registers_float32=80,
+            raw_registers_16_bit=96,
+            row_registers=128,
+            large_set_registers=128,
+            large_set_exact_parts=4,
+        ),
+        "cuda, few rows": Configuration(
+            span_16_bit=1,
+            plain_row_warps=8,
+            granules_at_once=64,
+            large_set_warps=8,
+            large_set_programs=2,
+            large_set_registers=128,
+        ),
+        "hip": Configuration(span_float32=4, span_16_bit=4, tile_warps=4),
+    }
+)
+"""The configurations by kind of device and, on NVIDIA, by batch size."""
+
+SMALL_BATCH_ROWS = 128
+"""Upper limit of rows of a small batch, where work once a row costs more than work once a tile."""
+
+_override: ContextVar[Configuration | None] = ContextVar("_override", default=None)
+current_override = _override.get
+"""Returns the configuration that :func:`override` has set, or None."""
+
+
+@contextlib.contextmanager
+def override(configuration: Configuration) -> Iterator[None]:
+    """Launch with ``configuration`` inside the context, whatever the device: for tests and measurements."""
+    token = _override.set(configuration)
+    try:
+        yield
+    finally:
+        _override.reset(token)
+
+
+def configuration_for(family: str, rows: int) -> Configuration:
+    """Look up the configuration for a batch.
+
+    :param family: ``cuda`` or ``hip``; ``cpu`` for the interpreter, which takes the one of ``cuda``.
+    """
+    overriding = current_override()
+    if overriding is not None:
+        return overriding
+    if family == "hip":
+        return TABLE["hip"]
+    return TABLE["cuda, few rows" if rows <= SMALL_BATCH_ROWS else "cuda"]
+
+
+# How kernels read the rows of a caller's tensor: dtype, alignment, stride and vectors.
+
+RowLayout = tuple[torch.dtype, int, int, int]
+"""Dtype of a tensor [rows, columns]; its row stride modulo 16, and above 31 bits; its address modulo 16."""
+
+
+def row_layout(tensor: Tensor) -> RowLayout:
+    """Return dtype, row stride and address of a tensor [rows, columns], as far as kernels depend on them."""
+    stride = tensor.stride(0)
+    return tensor.dtype, stride % 16, stride >> 31, tensor.data_ptr() % 16
+
+
+def with_unit_stride(rows: Tensor) -> Tensor:
+    """Return rows of neighbouring elements, whatever the row stride: a copy if need be."""
+    return rows if rows.stride(1) == 1 else rows.contiguous()
+
+
+class RowAccess(NamedTuple):
+    """The properties of a tensor [rows, columns] in the compilation of a kernel."""
+
+    dtype: torch.dtype
+    is_aligned: bool
+    """Whether every row begins at a multiple of 16 bytes: the address of the first says nothing by itself."""
+    has_wide_stride: bool
+    """Whether the row stride takes more than 31 bits."""
+
+    @classmethod
+    def of(cls, layout: RowLayout) -> RowAccess:
+        """Derive the access from a layout."""
+        dtype, stride, high_stride, address = layout
+        return cls(dtype, stride == 0 and address == 0, high_stride > 0)
+
+    @property
+    def pointer(self) -> Pointer:
+        """Return the placeholder for the tensor."""
+        return Pointer(self.dtype, self.is_aligned)
+
+    @property
+    def stride(self) -> int:
+        """Return the placeholder for the row stride: a multiple of 16 is of use only where the rows are aligned."""
+        return (1 << 32 if self.has_wide_stride else 0) + (16 if self.is_aligned else ANY_INT)
+
+    @property
+    def vector(self) -> int:
+        """Return the number of logits in 16 bytes."""
+        vector: int = VECTORS[str(self.dtype).removeprefix("torch.")]
+        return vector
+
+
+# Scratch of a call: an allocation, cut into buffers by rows, requests or programs.
+
+PER_CALL, PER_ROW, PER_REQUEST, PER_PROGRAM = range(4)
+"""Indices of the counts that a buffer may grow with: 1, rows, requests, programs of the launch for large sets."""
+_ALIGNMENT_BYTES = 256
+_MAX_LAYOUTS = 256
+"""Upper limit of cached layouts."""
+
+
+class Scratch:
+    """The scratch buffers of a variant."""
+
+    def __init__(self) -> None:
+        self.pointers: list[Pointer] = []
+        """Placeholders of the buffers, for compilation."""
+        self._counted_by: list[int] = []
+        self._bytes: list[int] = []
+        self._offsets: BoundedCache[tuple[int, ...], list[int]] = BoundedCache(_MAX_LAYOUTS)
+
+    def reserve(self, dtype: torch.dtype, elements: int, per: int) -> int:
+        """Reserve a buffer of so many elements for each of the count number ``per``; return its index."""
+        self.pointers.append(Pointer(dtype))
+        self._counted_by.append(per)
+        self._bytes.append(elements * dtype.itemsize)
+        return len(self.pointers) - 1
+
+    def reserve_group(self, buffers: Sequence[tuple[torch.dtype, int, int]]) -> slice:
+        """Reserve several buffers; return the slice of their indices."""
+        first = len(self.pointers)
+        for buffer in buffers:
+            self.reserve(*buffer)
+        return slice(first, len(self.pointers))
+
+    def offsets(self, counts: tuple[int, ...]) -> list[int]:
+        """Compute the offset of each buffer in an allocation, and at the end the bytes of the allocation."""
+        offsets = self._offsets.get(counts)
+        if offsets is None:
+            buffers = zip(self._bytes, self._counted_by, strict=True)
+            sizes = [
+                -(-nbytes * counts[per] // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES for nbytes, per in buffers
+            ]
+            offsets = self._offsets.add(counts, list(accumulate(sizes, initial=0)))
+        return offsets
+
+    def buffer(self, index: int, memory: Tensor, offset: int, count: int) -> Tensor:
+        """Return the first ``count`` parts of a buffer at an offset in ``memory`` [bytes] uint8: [elements]."""
+        return memory[offset : offset + self._bytes[index] * count].view(self.pointers[index].dtype)
+
+    def buffers(self, memory: Tensor, counts: tuple[int, ...]) -> list[Tensor]:
+        """Return all buffers, [elements] each."""
+        places = zip(self.offsets(counts), self._counted_by, strict=False)
+        return [self.buffer(i, memory, offset, counts[per]) for i, (offset, per) in enumerate(places)]
+
+
+# Variants of calls: the properties in the choice of kernels, without sizes and addresses.
+
+CHOSEN: int = draft_kinds.CHOSEN.value
+LOGITS: int = draft_kinds.LOGITS.value
+PROBS: int = draft_kinds.PROBS.value
+COUPLED: int = draft_kinds.COUPLED.value
+"""Kinds of drafts, by what a verification knows about their distribution."""
+
+
+class Target(NamedTuple):
+    """The device of the launches, and the precision of their noise."""
+
+    family: str
+    """``cuda`` or ``hip``; ``cpu`` for the interpreter."""
+    processors: int
+    """Multiprocessors of the device."""
+    fp64: bool
+    """Whether the noise is float64."""
+
+    @property
+    def is_nvidia(self) -> bool:
+        """Return whether kernels may use PTX."""
+        return self.family == "cuda"
+
+    def options(self, warps: int, registers: int | None = None) -> dict[str, int]:
+        """Return compiler options: warps a program and, on NVIDIA, a limit of registers a thread."""
+        return {"num_warps": warps} | ({"maxnreg": registers} if registers and self.is_nvidia else {})
+
+
+class VerifyVariant(NamedTuple):
+    """The properties of drafts in the choice of the kernels of a verification."""
+
+    draft_kind: int
+    is_block: bool
+    """Whether the drafts of a request are judged together."""
+    max_steps: int
+    """A power of two above K, the upper limit of drafts a request."""
+    is_padded: bool
+    """Whether the ids of drafts are [requests, K], padded."""
+    q: RowAccess | None
+    """Logits or probabilities of the drafts, if they are known."""
+    id_dtype: torch.dtype
+    offset_dtype: torch.dtype
+
+    @classmethod
+    def of(
+        cls,
+        draft_kind: int,
+        is_block: bool,
+        max_drafts: int,
+        id_dimensions: int,
+        q: RowLayout | None,
+        id_dtype: torch.dtype,
+        offset_dtype: torch.dtype,
+    ) -> VerifyVariant:
+        """Derive the variant from a call: K, the dimensions of the ids, the layout of q, and dtypes."""
+        max_steps, access = max(8, 1 << max_drafts.bit_length()), None if q is None else RowAccess.of(q)
+        return cls(draft_kind, is_block, max_steps, id_dimensions == 2, access, id_dtype, offset_dtype)
+
+
+class Variant(NamedTuple):
+    """The properties of a call in the choice of kernels and constants."""
+
+    logits: RowAccess
+    vocab_size: int
+    has_filters: bool
+    num_best: int | None
+    """N of the logprobs, at most V; None: no row wants any."""
+    wants_ranks: bool
+    """Whether ranks of drawn tokens come with their logprobs."""
+    given_dtype: torch.dtype | None
+    """Dtype of the ids whose logprobs rows ask for; None: no row gives any."""
+    wants_least_kept: bool
+    """Whether the least kept logit of each row is wanted."""
+    has_raw_sums: bool
+    """Whether the mass at T = 1 is needed beside the mass at the row's temperature."""
+    is_aligned: bool
+    """Whether the rows of drafts, too, begin at multiples of 16 bytes where their logits are drawn from."""
+    configuration: Configuration
+    param_dtypes: tuple[torch.dtype | None, ...]
+    """Dtypes of the parameters of the batch, in the order of :func:`contiguous_params`."""
+    has_fresh_seeds: bool
+    """Whether a row may have no seed of its own."""
+    verify: VerifyVariant | None = None
+    is_scored: bool = False
+    """Whether tokens are given, to be scored."""
+    is_drawn: bool = True
+    """Whether the rows are drawn: for their tokens, for the argmax of greedy rows, or for the thresholds of filters."""
+    has_entropy_sums: bool = False
+    """Whether the pass over the logits sums up entropies too."""
+    moments: tuple[Moment, ...] = ()
+    """The moments of rows that filters read."""
+    interval: tuple[torch.dtype | None, ...] | None = None
+    """Dtypes of ``params_layout.INTERVAL_FIELDS``; None: no row may ask for XTC or ``temperature_last``."""
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Return whether any row wants logprobs."""
+        return self.num_best is not None
+
+    @property
+    def has_ceiling(self) -> bool:
+        """Return whether a row may ask for XTC."""
+        return self.interval is not None and self.interval[1] is not None
+
+    @property
+    def is_tempered_last(self) -> bool:
+        """Return whether the filters of a row may look at another temperature than the draw."""
+        return self.interval is not None and self.interval[0] is not None
+
+    @property
+    def has_second_sums(self) -> bool:
+        """Return whether the pass sums up each tile at a second temperature."""
+        has_temperature = self.param_dtypes[0] is not None
+        return self.has_raw_sums or (self.is_tempered_last and self.has_logprobs and has_temperature)
+
+    @property
+    def draws_logprobs(self) -> bool:
+        """Return whether the draw itself writes the logprobs of drawn tokens: N = 0 asks for no more."""
+        return self.num_best == 0 and not self.has_filters and self.verify is None and not self.is_scored
+
+    @property
+    def weighs_kept(self) -> bool:
+        """Return whether a score has the entropy of kept tokens, which the pass over the logits cannot sum up."""
+        return self.is_scored and not self.has_entropy_sums
+
+    @property
+    def searches_best(self) -> bool:
+        """Return whether a launch looks for the best tokens; it writes the drawn token's logprob beside theirs."""
+        return self.has_logprobs and not self.draws_logprobs and not (self.is_scored and self.num_best == 0)
+
+    @property
+    def draws_drafts(self) -> bool:
+        """Return whether rows of drafts follow those of the target."""
+        return self.verify is not None and self.verify.draft_kind == LOGITS
+
+    @property
+    def is_plain_draw(self) -> bool:
+        """Return whether the launch over rows does nothing but draw, without filters."""
+        return not self.has_filters and self.verify is None and not self.draws_logprobs
+
+    @property
+    def needs_thresholds(self) -> bool:
+        """Return whether exact thresholds and kept masses are needed, not just tokens."""
+        return self.is_exact or self.interval is not None
+
+    @property
+    def is_exact(self) -> bool:
+        """Return whether the exact thresholds and kept masses of all rows are needed."""
+        judges_by_probs = self.verify is not None and self.verify.draft_kind != COUPLED
+        return self.has_logprobs or self.wants_least_kept or judges_by_probs
+
+
+class CallSize(NamedTuple):
+    """The counts of rows, requests and drafts in a call."""
+
+    rows: int
+    """Number of rows of the target, or of the logits that are sampled."""
+    requests: int = 0
+    draft_rows: int = 0
+    """Rows of logits or probabilities of drafts, if they are known."""
+    max_drafts: int = 0
+    """K."""
+
+
+# The grids and the scratch layout of a call of a given size.
+
+Grid = tuple[int, int, int]
+ACCEPT_WARPS = 4
+"""Warps a program of the launch over the requests of a verification."""
+ACCEPT_PROGRAMS = 4
+"""Upper limit of programs a multiprocessor of the launch over the requests of a verification."""
+_MAX_GRID_Y = 32768
+"""Grid y limit, rounded down to a power of two."""
+_ROW_STEP = 8
+"""Scratch is laid out for a multiple of so many rows or requests, so that most new sizes find it laid out already."""
+
+
+class Geometry(NamedTuple):
+    """The grids and the scratch layout of a variant at a size."""
+
+    size: CallSize
+    counts: Counts
+    """Counts that kernels get."""
+    scratch_counts: tuple[int, ...]
+    """Counts that scratch is laid out for."""
+    scratch_offsets: list[int]
+    """Offsets of the buffers of scratch, and at the end its number of bytes."""
+    tile_grid: Grid
+    row_grid: Grid
+    large_set_grid: Grid
+    request_grid: Grid
+    block_grid: Grid
+    probs_grid: Grid
+
+
+def tiles_of(vocab_size: int) -> int:
+    """Return the number of tiles of a row."""
+    tile_size: int = TILE_SIZE.value
+    return -(-vocab_size // tile_size)
+
+
+def power_of_two(count: int, at_least: int = 0) -> int:
+    """Return the least power of two from a count and a power of two upwards; 0 for none."""
+    return max(at_least, 1 << (count - 1).bit_length() if count else 0)
+
+
+def row_grid(rows: int) -> tuple[int, int]:
+    """Divide rows among the last two dimensions of a grid: row ``y + z * grid y``, if in range."""
+    return min(rows, _MAX_GRID_Y), -(-rows // _MAX_GRID_Y)
+
+
+def rounded_rows(rows: int) -> int:
+    """Return the rounded number of rows or requests in the scratch layout."""
+    return -(-rows // _ROW_STEP) * _ROW_STEP
+
+
+def geometry_of(variant: Variant, target: Target, scratch: Scratch, size: CallSize) -> Geometry:
+    """Compute the grids of all launches, and lay out the scratch."""
+    verify, tiles = variant.verify, tiles_of(variant.vocab_size)
+    rows, requests, draft_rows, max_drafts = size
+    grid_rows = rows
+    if variant.draws_drafts:
+        # A place for each draft that a request may have.
+        grid_rows = max(rows + draft_rows, rows + requests * max_drafts)
+        rows += draft_rows
+    configuration = variant.configuration
+    max_programs = configuration.large_set_programs * target.processors
+    scratch_rows = rounded_rows(rows)
+    scratch_counts = (1, scratch_rows, rounded_rows(requests), min(scratch_rows * tiles, max_programs))
+    request_parts = block_parts = 1
+    if verify is not None and verify.draft_kind != COUPLED:
+        tile_groups = -(-tiles // ACCEPT_WARPS)
+        places = requests * max_drafts if verify.is_block else requests
+        parts = max(1, min(tile_groups, -(-ACCEPT_PROGRAMS * target.processors // places)))
+        request_parts, block_parts = (1, parts) if verify.is_block else (parts, 1)
+    span = configuration.span(variant.logits.dtype.itemsize)
+    return Geometry(
+        size,
+        Counts(rows, size.rows, tiles, max_drafts, requests),
+        scratch_counts,
+        scratch.offsets(scratch_counts),
+        tile_grid=(-(-tiles // span), *row_grid(grid_rows)),
+        row_grid=(grid_rows, 1, 1),
+        large_set_grid=(min(rows * tiles, max_programs), 1, 1),
+        request_grid=(requests, request_parts, 1),
+        block_grid=(requests, max_drafts, block_parts),
+        probs_grid=(draft_rows, -(-variant.vocab_size // PROBS_AT_ONCE), 1),
+    )
+
+
+# The parameters of a batch as kernels read them: contiguous tensors, with placeholders for absent parameters.
+
+FIELDS = (
+    *("temperature", "row_index", "seed", "seeded", "positions"),
+    *("top_k", "top_p", "min_p", "joint", "logprobs"),
+)
+"""Fields of the metadata, in the order of :data:`ParamTensors` and :data:`ParamDtypes`."""
+ParamTensors = tuple[Tensor | None, ...]
+ParamDtypes = Sequence[torch.dtype | None]
+param_tensors: Callable[[SamplingMetadata], ParamTensors] = attrgetter(*FIELDS)
+"""Returns the tensors of a batch's parameters."""
+FRESH_SEEDS_INDEX = 4
+"""Index of fresh seeds among the parameters of a kernel: in front of the positions."""
+INTERVAL_FIELDS = ("temperature_last", "xtc_probability", "xtc_threshold")
+"""Fields of the metadata for kept intervals, in the order of :class:`~.kernels.interval.IntervalParams`."""
+_MEMO = "triton-gumbel: layout of parameters"
+_PRESENCE_BITS = tuple(
+    bit.value
+    for bit in (
+        row_params.HAS_INDEX,
+        row_params.HAS_SEEDS,
+        row_params.HAS_SEEDED,
+        row_params.HAS_POSITIONS,
+        row_params.HAS_TOP_K,
+        row_params.HAS_TOP_P,
+        row_params.HAS_MIN_P,
+        row_params.HAS_JOINT,
+    )
+)
+_LEAST_MOMENTS: tuple[Moment, ...] = ("log_mass",)
+"""The moment that takes no further sums of tiles."""
+_HAS_FRESH: int = row_params.HAS_FRESH.value
+
+
+class ParamsLayout(NamedTuple):
+    """The properties of a batch's parameters in the keys of compiled calls."""
+
+    has_filters: bool
+    """Whether a filter may be active."""
+    max_logprobs: int | None
+    """The largest number of logprobs; None: no row wants any."""
+    all_seeded: bool
+    is_contiguous: bool
+    """Whether the tensors of slots are contiguous."""
+    dtypes: tuple[torch.dtype | None, ...]
+    """Dtypes of all tensors, in the order of :data:`FIELDS`."""
+    given_dtype: torch.dtype | None
+    """Dtype of ``logprob_token_ids``; None: no row gives any."""
+    moments: tuple[Moment, ...]
+    """The moments of rows that filters read; some moment if there are filters, even if these read none."""
+    interval: tuple[torch.dtype | None, ...] | None
+    """Dtypes of :data:`INTERVAL_FIELDS`; None: no row may ask for XTC or ``temperature_last``."""
+
+
+def params_layout(m: SamplingMetadata) -> ParamsLayout:
+    """Return the layout of a batch's parameters.
+
+    It is derived once for all metadata that differs in positions alone, whose place in memory is not part of it.
+    """
+    layout: ParamsLayout | None = m.memo.get(_MEMO)
+    if layout is None:
+        layout = m.memo[_MEMO] = _derive_layout(m, param_tensors(m))
+    return layout
+
+
+def interval_tensors(m: SamplingMetadata) -> ParamTensors:
+    """Return the tensors of :data:`INTERVAL_FIELDS` that rows may use, contiguous."""
+    tensors = [getattr(m, name) if m.facts.may_use(name) else None for name in INTERVAL_FIELDS]
+    return tuple([None if tensor is None else tensor.contiguous() for tensor in tensors])
+
+
+def rows_are_contiguous(m: SamplingMetadata) -> bool:
+    """Return whether positions and row index, not part of the layout, are contiguous."""
+    positions, row_index = m.positions, m.row_index
+    return (positions is None or positions.is_contiguous()) and (
+        row_index is None or row_index.is_contiguous()
+    )
+
+
+def contiguous_params(m: SamplingMetadata) -> tuple[ParamTensors, ParamsLayout]:
+    """Return the parameters as kernels can read them, copied where need be, and their layout."""
+    tensors, layout = param_tensors(m), params_layout(m)
+    if layout.is_contiguous and rows_are_contiguous(m):
+        return tensors, layout
+    copies = tuple([None if tensor is None else tensor.contiguous() for tensor in tensors])
+    return copies, _derive_layout(m, copies)
+
+
+def presence_flags(dtypes: ParamDtypes, *, has_fresh_seeds: bool) -> int:
+    """Return the present parameters of a batch as bits for the kernels."""
+    bits: int = sum(bit for bit, dtype in zip(_PRESENCE_BITS, dtypes[1:-1], strict=True) if dtype is not None)
+    return bits + (_HAS_FRESH if has_fresh_seeds else 0)
+
+
+def placeholders(dtypes: ParamDtypes) -> RowParams:
+    """Return the placeholders of temperature, row_index, ..., joint, floor for compilation.
+
+    Every kernel but that of a batch without temperatures reads all of them, so that one serves every kind of request:
+    what is absent has a dtype too.
+    """
+    real, whole, truth = dtypes[0] or torch.float32, torch.int64, torch.bool
+    defaults = (None, whole, whole, truth, whole, whole, real, real, truth)
+    expected = [dtype or default for dtype, default in zip(dtypes[:-1], defaults, strict=True)]
+    expected.insert(FRESH_SEEDS_INDEX, whole)
+    expected.append(torch.float32)
+    return RowParams(*[None if dtype is None else Pointer(dtype, aligned=False) for dtype in expected])
+
+
+def _derive_layout(m: SamplingMetadata, tensors: ParamTensors) -> ParamsLayout:
+    facts, ids = m.facts, m.given_ids
+    has_interval = facts.any_xtc or facts.any_temperature_last
+    has_filters = (
+        facts.max_top_k != 0 or facts.any_top_p or facts.any_min_p or facts.any_filters or has_interval
+    )
+    temperature, _, seed, seeded, _, *others = tensors
+    slots = (temperature, seed, seeded, *others)
+    is_contiguous = False not in [tensor.is_contiguous() for tensor in slots if tensor is not None]
+    dtypes = tuple([None if tensor is None else tensor.dtype for tensor in tensors])
+    return ParamsLayout(
+        has_filters,
+        facts.max_logprobs,
+        facts.all_seeded,
+        is_contiguous,
+        dtypes,
+        None if ids is None else ids.dtype,
+        (required_moments(facts.filters) or _LEAST_MOMENTS) if facts.filters else (),
+        tuple([None if tensor is None else tensor.dtype for tensor in interval_tensors(m)])
+        if has_interval
+        else None,
+    )
