@@ -6,8 +6,7 @@ import torch
 from command_line import FixedTimer
 from fake_dists import fake_dists
 from tokendraw_bench import run
-from tokendraw_bench.timing import host_load
-from tokendraw_bench.timing.host_load import HostLoad
+from tokendraw_bench.timing import HostLoad
 
 
 @pytest.fixture
@@ -15,7 +14,7 @@ def fixed(monkeypatch):
     """Runs with fixed times on an idle host of four cores."""
     monkeypatch.setattr(run, "timer_for", lambda device, repeats, **_: FixedTimer(repeats))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(host_load, "read_host_load", lambda: HostLoad(cores=4, load=0.25))
+    monkeypatch.setattr(run, "read_host_load", lambda: HostLoad(cores=4, load=0.25))
 
 
 @pytest.fixture

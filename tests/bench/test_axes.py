@@ -14,11 +14,10 @@ from tokendraw import SamplerUnavailableError, SamplingParams
 from tokendraw_bench import make_inputs, mean_nucleus, metadata_of, operations
 from tokendraw_bench.cells import FAMILIES, UNUSUAL, Cell, min_vocab_size
 from tokendraw_bench.contenders import select_contenders
+from tokendraw_bench.floor import extra_memory
 from tokendraw_bench.operations.process_logits import BITMASKS, BOTH, ProcessCell
-from tokendraw_bench.report.lines import BenchReport, CellResult
-from tokendraw_bench.report.table import header, rows
-from tokendraw_bench.timing.memory import extra_memory
-from tokendraw_bench.timing.timer import SamplePlan, TimedCall, Timing, WallTimer
+from tokendraw_bench.report import BenchReport, CellResult, header, rows
+from tokendraw_bench.timing import SamplePlan, TimedCall, Timing, WallTimer
 
 CPU = torch.device("cpu")
 CELL = Cell(5, 300, "float32", "both", "gaussian")

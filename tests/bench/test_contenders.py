@@ -10,8 +10,7 @@ import torch
 
 from fake_dists import EVERYTHING, plugin
 from tokendraw import SamplerUnavailableError, TokendrawError, discover
-from tokendraw_bench.baselines import flashinfer as _flashinfer
-from tokendraw_bench.baselines.torch_sort import torch_sort
+from tokendraw_bench.baselines import flashinfer_draw, torch_sort
 from tokendraw_bench.cells import FILTERS, KINDS, Cell
 from tokendraw_bench.contenders import BASELINES, select_contenders
 from tokendraw_bench.logits import metadata_of
@@ -220,7 +219,7 @@ def _kind(value):
 def drawn_by_flashinfer(calls, filters):
     """Map each way to its calls, for logits [5, 300]."""
     cell, found = cell_of(filters), {}
-    for call in _flashinfer.prepare(cell, metadata_of(cell, CPU)):
+    for call in flashinfer_draw(cell, metadata_of(cell, CPU)):
         call.draw(torch.zeros(5, 300))
         found[call.way] = (*calls, call.graph_safe)
         calls.clear()

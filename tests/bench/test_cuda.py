@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from command_line import call
-from tokendraw_bench import operations
-from tokendraw_bench.baselines.torch_sort import torch_sort
+from tokendraw_bench import floor, operations
+from tokendraw_bench.baselines import torch_sort
 from tokendraw_bench.cells import FILTERS, KINDS, Cell
 from tokendraw_bench.logits import metadata_of
 from tokendraw_bench.run import make_inputs, timer_for
-from tokendraw_bench.timing import floor
-from tokendraw_bench.timing.timer import Failure, SamplePlan, TimedCall, Timing
+from tokendraw_bench.timing import Failure, SamplePlan, TimedCall, Timing
 
 pytestmark = pytest.mark.gpu
 

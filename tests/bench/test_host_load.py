@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from tokendraw_bench.timing import host_load
-from tokendraw_bench.timing.host_load import HostLoad, busy
+from tokendraw_bench.timing import HostLoad, busy, read_host_load
 
 IDLE = HostLoad(cores=4, load=0.3)
 HALF = HostLoad(cores=4, load=1.9)
@@ -64,9 +63,9 @@ def test_a_process_on_some_cores_shares_the_load_last(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
     monkeypatch.setattr(os, "getloadavg", lambda: (30.0, 0.0, 0.0), raising=False)
-    assert host_load.read_host_load() == HostLoad(cores=2, load=0.0)
+    assert read_host_load() == HostLoad(cores=2, load=0.0)
     monkeypatch.setattr(os, "getloadavg", lambda: (63.5, 0.0, 0.0), raising=False)
-    assert host_load.read_host_load() == HostLoad(cores=2, load=1.5)
+    assert read_host_load() == HostLoad(cores=2, load=1.5)
 
 
 def test_a_system_without_a_count_has_no_load(monkeypatch):
@@ -75,4 +74,4 @@ def test_a_system_without_a_count_has_no_load(monkeypatch):
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2}, raising=False)
     monkeypatch.setattr(os, "getloadavg", unknown, raising=False)
-    assert host_load.read_host_load() == HostLoad(cores=3, load=None)
+    assert read_host_load() == HostLoad(cores=3, load=None)

@@ -8,10 +8,9 @@ import torch
 from tokendraw import SamplerUnavailableError, TokendrawError
 from tokendraw_bench.cells import Cell
 from tokendraw_bench.contenders import Contender
-from tokendraw_bench.report.lines import BenchReport, CellResult
-from tokendraw_bench.report.table import as_markdown, as_text
+from tokendraw_bench.report import BenchReport, CellResult, as_markdown, as_text
 from tokendraw_bench.run import run
-from tokendraw_bench.timing.timer import Failure, TimedCall, Timing
+from tokendraw_bench.timing import Failure, TimedCall, Timing
 
 CPU = torch.device("cpu")
 SMALL, LARGE = Cell(1, 200, "float32", "none", "peaked-7"), Cell(64, 200, "bfloat16", "both", "flat")

@@ -11,14 +11,13 @@ from command_line import FixedTimer, call, documented_keys
 from tokendraw import TokendrawError
 from tokendraw_bench import operations
 from tokendraw_bench.cells import Cell
-from tokendraw_bench.commands import bench_sweeps
+from tokendraw_bench.commands import bench as bench_command
 from tokendraw_bench.contenders import select_contenders
 from tokendraw_bench.operation import Preset
-from tokendraw_bench.report.lines import BenchReport, CellResult
-from tokendraw_bench.report.table import header, rows
+from tokendraw_bench.report import BenchReport, CellResult, header, rows
 from tokendraw_bench.run import run
 from tokendraw_bench.sweeps import SWEEPS, Sweep
-from tokendraw_bench.timing.timer import Failure, Timing
+from tokendraw_bench.timing import Failure, Timing
 
 CPU = torch.device("cpu")
 CELL = Cell(2, 256, "float32", "top-k", "gaussian")
@@ -183,13 +182,13 @@ class TestCommand:
         assert (alone.exit_code, alone.stdout) == (1, "")
 
     def test_each_complete_sweep_is_in_the_file(self, fixed, tmp_path, monkeypatch):
-        path, texts, timed = tmp_path / "cliffs.md", [], bench_sweeps._timed
+        path, texts, timed = tmp_path / "cliffs.md", [], bench_command._timed
 
         def logged(*arguments, **options):
             texts.append(path.read_text(encoding="utf-8") if path.exists() else "")
             return timed(*arguments, **options)
 
-        monkeypatch.setattr(bench_sweeps, "_timed", logged)
+        monkeypatch.setattr(bench_command, "_timed", logged)
         sweeps = ("--sweep", "mixed-nuclei", "--sweep", "family")
         assert cliffs(*sweeps, "--sampler", "native", "--output", path).exit_code == 0
         texts.append(path.read_text(encoding="utf-8"))

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tokendraw_bench.timing import floor
-from tokendraw_bench.timing.timer import Failure, TimedCall, Timing, WallTimer, summary
+from tokendraw_bench import floor
+from tokendraw_bench.timing import Failure, TimedCall, Timing, WallTimer, summary
 
 MICROSECOND = 1e-6
 

@@ -14,14 +14,13 @@ import tokendraw
 from command_line import FixedTimer, call, documented_keys
 from fake_dists import EVERYTHING, plugin
 from tokendraw_bench import run as _run
-from tokendraw_bench.timing import host_load
-from tokendraw_bench.timing.host_load import HostLoad
+from tokendraw_bench.timing import HostLoad
 
 
 @pytest.fixture
 def fixed(monkeypatch):
     """Times do not depend on the machine, and neither do the number of threads and its load."""
-    monkeypatch.setattr(host_load, "read_host_load", lambda: HostLoad(cores=4, load=0.25))
+    monkeypatch.setattr(_run, "read_host_load", lambda: HostLoad(cores=4, load=0.25))
     monkeypatch.setattr(_run, "timer_for", lambda device, repeats, **_: FixedTimer(repeats))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
 
@@ -171,7 +170,7 @@ def test_a_busy_machine_is_told_of_above_the_notes_on_stderr_and_in_json(fixed, 
         return found | {"native": replace(found["native"], q1_us=20.0, q3_us=367.86)}
 
     monkeypatch.setattr(FixedTimer, "time", disturbed)
-    monkeypatch.setattr(host_load, "read_host_load", lambda: HostLoad(cores=2, load=3.9))
+    monkeypatch.setattr(_run, "read_host_load", lambda: HostLoad(cores=2, load=3.9))
     options = (*TINY, "--filters", "none", "--sampler", "native", "--output", tmp_path / "table.md")
     result = bench(*options)
     sentence = (

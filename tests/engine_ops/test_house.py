@@ -11,7 +11,7 @@ import torch
 
 import tokendraw_engine_ops
 from command_line import call
-from tokendraw_bench.timing.timer import WallTimer
+from tokendraw_bench.timing import WallTimer
 from tokendraw_engine_ops.backends import TorchPacker, TorchPlanner
 from tokendraw_testing import Status, Subject, run
 

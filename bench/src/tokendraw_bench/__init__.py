@@ -15,8 +15,8 @@
 :func:`markdown_table`  writes a table in Markdown
 ======================  ===============================================================================================
 
-``operations`` has a module for each operation, ``baselines`` the contenders without a plugin, ``timing`` the timers,
-``report`` tables, ``sweeps`` the preset ``cliffs``, ``commands`` the command.
+``operations`` has a module for each operation, ``baselines`` the contenders without a plugin, ``timing`` and
+``cuda_graphs`` the timers, ``report`` tables, ``sweeps`` the preset ``cliffs``, ``commands`` the command.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ if TYPE_CHECKING:
     from tokendraw_bench.cells import TOP_K as TOP_K
     from tokendraw_bench.cells import TOP_P as TOP_P
     from tokendraw_bench.cells import Cell as Cell
+    from tokendraw_bench.floor import Measured as Measured
+    from tokendraw_bench.floor import measure as measure
+    from tokendraw_bench.floor import readers as readers
     from tokendraw_bench.logits import make_rows as make_rows
     from tokendraw_bench.logits import mean_nucleus as mean_nucleus
     from tokendraw_bench.logits import metadata_of as metadata_of
-    from tokendraw_bench.report.table import markdown_table as markdown_table
+    from tokendraw_bench.report import markdown_table as markdown_table
     from tokendraw_bench.run import make_inputs as make_inputs
     from tokendraw_bench.run import timer_for as timer_for
-    from tokendraw_bench.timing.floor import Measured as Measured
-    from tokendraw_bench.timing.floor import measure as measure
-    from tokendraw_bench.timing.floor import readers as readers
-    from tokendraw_bench.timing.timer import Failure as Failure
-    from tokendraw_bench.timing.timer import TimedCall as TimedCall
-    from tokendraw_bench.timing.timer import Timer as Timer
-    from tokendraw_bench.timing.timer import Timing as Timing
+    from tokendraw_bench.timing import Failure as Failure
+    from tokendraw_bench.timing import TimedCall as TimedCall
+    from tokendraw_bench.timing import Timer as Timer
+    from tokendraw_bench.timing import Timing as Timing
 
 _NAMES = {
     "tokendraw_bench.cells": "MIN_P TEMPERATURE TOP_K TOP_P Cell",
     "tokendraw_bench.logits": "make_rows mean_nucleus metadata_of",
-    "tokendraw_bench.report.table": "markdown_table",
+    "tokendraw_bench.report": "markdown_table",
     "tokendraw_bench.run": "make_inputs timer_for",
-    "tokendraw_bench.timing.floor": "Measured measure readers",
-    "tokendraw_bench.timing.timer": "Failure TimedCall Timer Timing",
+    "tokendraw_bench.floor": "Measured measure readers",
+    "tokendraw_bench.timing": "Failure TimedCall Timer Timing",
 }
 __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -1,15 +1,33 @@
-"""Cells of operations on logits: shapes, filters and families of logits. Imports no torch."""
+"""Cells of operations on logits, their axes and the defaults of their records. Imports no torch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from tokendraw import SamplingParams
-from tokendraw.plugin import FilterOrder, GumbelDtype, LogprobsMode, TieNeed
+from tokendraw import Need, SamplingParams
+from tokendraw.plugin import (
+    FILTER_ORDERS,
+    GUMBEL_DTYPES,
+    INPUT_DTYPES,
+    LOGPROBS_MODES,
+    FilterOrder,
+    GumbelDtype,
+    LogprobsMode,
+    TieNeed,
+)
+from tokendraw.tools import all_of
+from tokendraw_bench.operation import Axis, BenchOperation
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from tokendraw import SamplingMetadata
 
 TEMPERATURE = 0.8
 TOP_K = 50
@@ -194,3 +212,154 @@ class Cell:
 
     def __str__(self) -> str:
         return f"{self.batch} x {self.vocab_size} {self.dtype}, {self.description}, {self.family}"
+
+
+_MIN_VOCAB_SIZE = 128
+"""Least vocabulary: the peaked families need room for their nucleus, and ``TOP_K`` for something to drop."""
+_TIE_NEEDS = ("value", "exact_k", "either")
+
+BATCH = Axis("batch", "Rows, or requests that have drafts or pages; may be given again.", "rows")
+VOCABULARY = Axis(
+    "vocab_size",
+    "Logits a row; may be given again.",
+    "logits",
+    title="vocabulary",
+    minimum=_MIN_VOCAB_SIZE,
+)
+DTYPE = Axis("dtype", "Of the logits; may be given again.", "logits", choices=INPUT_DTYPES)
+
+_draws = partial(Axis, subject="draws", changes_inputs=False)
+
+
+def _number(field: str, symbol: str, default: str, **limits: Any) -> Axis:
+    return _draws(field, f"{symbol} of the rows that have it. Default: {default}.", single=True, **limits)
+
+
+def _optional(field: str, words: str, **values: Any) -> Axis:
+    title = field.replace("_", " ")
+    return _draws(field, f"{words}; may be given again.", title=title, optional=True, **values)
+
+
+REQUESTS = (
+    _draws(
+        "filters",
+        "What the rows ask for; may be given again. Both: top-k and top-p. Mixed: each row another. Kinds: rows "
+        "with a seed, without, greedy and with min-p in turn, top-k and top-p in all.",
+        choices=FILTERS,
+    ),
+    Axis(
+        "family",
+        "What the logits look like, by the size of the nucleus of p = 0.9: 1 to 30,000 tokens, mixed, thousands, "
+        "most of the vocabulary; or unusual ones: equal, of two values, sorted, Cauchy, 99 % -inf. May be given again.",
+        "logits",
+        title="logits",
+        choices=FAMILIES,
+    ),
+    _draws(
+        "seeded",
+        "Whether each row has a seed. Samplers make those of rows without. Default: seeded.",
+        option="--seeded/--unseeded",
+        single=True,
+    ),
+    _draws(
+        "gumbel_dtype",
+        "Precision of the random numbers. Default: fp32.",
+        choices=GUMBEL_DTYPES,
+        single=True,
+    ),
+    _number("temperature", "T", "0.8", minimum=0, is_fraction=True),
+    _number("top_k", "k", "50", minimum=0),
+    _number("top_p", "p", "0.9", minimum=0, excludes_minimum=True, maximum=1, is_fraction=True),
+    _number("min_p", "Min-p", "0.05", minimum=0, maximum=1, is_fraction=True),
+    _optional(
+        "special",
+        "Rows of another kind in a batch without seeds: a seeded one; three, seeded, greedy and with five "
+        "log-probabilities; or one with another k, with top-p alone, or with log-probabilities",
+        choices=SPECIAL,
+    ),
+    _optional("filter_order", "Order of top-k and top-p", choices=FILTER_ORDERS),
+    _optional("tie_rule", "Tie rule that samplers are held to", choices=(ADVERTISED, *_TIE_NEEDS)),
+    _optional("logprobs", "Log-probabilities of each row, or none", minimum=0, allows_none=True),
+    _optional("logprobs_mode", "What log-probabilities are of", choices=LOGPROBS_MODES),
+    _draws(
+        "logprob_ranks",
+        "Whether log-probabilities come with ranks. Default: with ranks.",
+        option="--logprob-ranks/--no-logprob-ranks",
+        single=True,
+    ),
+    Axis(
+        "row_padding",
+        "Unused elements behind each row of logits; may be given again.",
+        "logits",
+        title="row padding",
+        optional=True,
+        minimum=0,
+    ),
+)
+"""Axes of every operation on logits, apart from the shape."""
+
+
+def _metadata(cell: Cell, device: torch.device) -> SamplingMetadata:
+    from tokendraw_bench.logits import metadata_of
+
+    return metadata_of(cell, device)
+
+
+def _nucleus(cell: Cell, logits: Tensor) -> Mapping[str, float]:
+    from tokendraw_bench.logits import mean_nucleus
+
+    first = logits[: cell.batch]  # behind these may lie others, which draw nothing
+    return {"nucleus": mean_nucleus(first, cell.temperature or 1.0, cell.top_p)}
+
+
+def _renew(metadata: SamplingMetadata) -> None:
+    """Advance seeded rows to their next positions."""
+    if metadata.positions is not None:
+        metadata.positions.add_(1)
+
+
+def _need_of(cell: Cell | None) -> Need:
+    """Return the need of a cell's draws, in any filter order; for None the need of every cell."""
+    if cell is None:
+        return Need(filter_orders=FILTER_ORDERS)
+    return Need(
+        filter_orders=FILTER_ORDERS,
+        gumbel_dtype=cell.gumbel_dtype,
+        dtype=cell.dtype,
+        vocab_size=cell.vocab_size,
+        tie_rule=None if cell.tie_rule == ADVERTISED else cell.tie_rule,
+        logprobs_mode=cell.logprobs_mode,
+        logprob_ranks=cell.logprob_ranks,
+    )
+
+
+def _head_of(cell: Cell) -> str:
+    """Describe the parameters and noise of the rows of a run."""
+    rows = "seeded" if cell.seeded and cell.special == "none" else "unseeded"
+    ranks = "" if cell.logprob_ranks else ", no ranks"
+    parameters = f"T = {cell.temperature:g}, k = {cell.top_k}, p = {cell.top_p:g}, min-p = {cell.min_p:g}"
+    return f"{parameters}; {rows} rows, {_noise(cell)} noise{ranks}."
+
+
+def _baseline_noise(cell: Cell, names: Sequence[str]) -> str:
+    if cell.gumbel_dtype == "fp32" or not names:
+        return ""
+    draw = "draws" if len(names) == 1 else "draw"
+    return f"{all_of(names)} {draw} by another method, whose noise is not {_noise(cell)}."
+
+
+def _noise(cell: Cell) -> str:
+    return cell.gumbel_dtype.replace("fp", "float")
+
+
+logits_record = partial(
+    BenchOperation,
+    shape=("batch", "vocab_size"),
+    arguments=_metadata,
+    need=_need_of,
+    measured=_nucleus,
+    head=_head_of,
+    baseline_note=_baseline_noise,
+    renew=_renew,
+)
+"""Makes the record of an operation on the logits of a :class:`Cell`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,59 +16,56 @@ from tokendraw.plugin import Host
 from tokendraw.resolution import Candidate, State, detect_host, installed_version
 from tokendraw.tools import all_of, find_unsupported, make_call, nearest, one_of
 from tokendraw_bench import operations
-from tokendraw_bench.baselines import flashinfer
+from tokendraw_bench.baselines import FLASHINFER
 from tokendraw_bench.operation import AnyCell, BenchOperation
-from tokendraw_bench.timing.timer import TimedCall
+from tokendraw_bench.timing import TimedCall
 
 
-@dataclass(frozen=True, kw_only=True)
-class Baseline:
-    """A contender without a plugin, and its requirements."""
+class Baseline(NamedTuple):
+    """A contender without a plugin."""
 
     name: str
-    versions: Callable[[], dict[str, str]]
-    """Looks up the versions of the distributions that it needs."""
-    reason_against: Callable[[Host], str | None]
-    """Says why it cannot run on a machine; None if it can."""
+    distribution: str = "torch"
     by_default: bool = True
     """Whether it takes part in a run without names."""
+    needs_triton: bool = False
 
-
-def _of_torch(name: str, *, by_default: bool = True, needs_triton: bool = False) -> Baseline:
-    """Describe a baseline in torch."""
-
-    def reason_against(host: Host) -> str | None:
-        if needs_triton and (host.device_type != "cuda" or installed_version("triton") is None):
+    def reason_against(self, operation: BenchOperation, host: Host) -> str | None:
+        """Say why it cannot be timed on a machine; None if it can."""
+        if self.name not in operation.baselines():
+            names = [name for name in operations.names() if self.name in operations.get(name).baselines()]
+            return f"needs the operation {one_of(names)}, found {operation.name}"
+        if self.needs_triton and (host.device_type != "cuda" or installed_version("triton") is None):
             return f"needs Triton and a GPU, found {host.device_type}"
+        if self.distribution == FLASHINFER and host.device_type != "cuda":
+            return f"needs an NVIDIA GPU, found {host.device_type}"
+        if installed_version(self.distribution) is None:
+            return f"needs {self.distribution}, found it not installed; run `pip install {self.distribution}`"
         return None
 
-    return Baseline(
-        name=name,
-        versions=lambda: {"torch": str(torch.__version__)},
-        reason_against=reason_against,
-        by_default=by_default,
-    )
-
-
-def _of_flashinfer(name: str, *, by_default: bool = True) -> Baseline:
-    return Baseline(
-        name=name,
-        versions=lambda: {flashinfer.DISTRIBUTION: installed_version(flashinfer.DISTRIBUTION) or ""},
-        reason_against=flashinfer.reason_against,
-        by_default=by_default,
-    )
+    def contender(self, operation: BenchOperation) -> Contender:
+        """Make the contender."""
+        prepare = operation.baselines()[self.name]
+        version = (
+            str(torch.__version__) if self.distribution == "torch" else installed_version(self.distribution)
+        )
+        return Contender(
+            name=self.name,
+            versions={self.distribution: version or ""},
+            prepare=lambda cell, arguments, inputs: prepare(cell, arguments),
+        )
 
 
 BASELINES = (
-    _of_torch("torch-sort"),
-    _of_flashinfer("flashinfer-direct"),
-    _of_flashinfer("flashinfer-unfused", by_default=False),
-    _of_torch("torch-dense"),
-    _of_torch("floor-launch", by_default=False, needs_triton=True),
-    _of_torch("floor-scatter", by_default=False, needs_triton=True),
-    _of_torch("floor-gather", by_default=False),
-    _of_torch("floor-write", by_default=False),
-    _of_torch("floor-update", by_default=False),
+    Baseline("torch-sort"),
+    Baseline("flashinfer-direct", FLASHINFER),
+    Baseline("flashinfer-unfused", FLASHINFER, by_default=False),
+    Baseline("torch-dense"),
+    Baseline("floor-launch", by_default=False, needs_triton=True),
+    Baseline("floor-scatter", by_default=False, needs_triton=True),
+    Baseline("floor-gather", by_default=False),
+    Baseline("floor-write", by_default=False),
+    Baseline("floor-update", by_default=False),
 )
 """See :attr:`tokendraw_bench.operation.BenchOperation.baselines` for the baselines of an operation."""
 
@@ -92,53 +89,38 @@ def select_contenders(
     :raises SamplerUnavailableError: one of them cannot serve this machine; the reason in words.
     :raises TokendrawError: there is none of a name; the message has the nearest.
     """
-    return find_contenders(names, device, operations.get(operation))
-
-
-def find_contenders(
-    names: Sequence[str], device: torch.device, operation: BenchOperation
-) -> tuple[Contender, ...]:
-    """Find contenders, as :func:`select_contenders` does, for the record of an operation."""
+    record, by_name = operations.get(operation), {baseline.name: baseline for baseline in BASELINES}
     host = detect_host(str(device))
-    candidates = tokendraw.discover(operation=operation.name, host=host, need=operation.need(None))
-    if not names:
-        plugins = [_plugin(c, device, operation) for c in candidates if c.state is State.AVAILABLE]
-        baselines = [
-            _baseline(b, operation)
-            for b in BASELINES
-            if b.by_default and _reason_against(b, operation, host) is None
-        ]
-        return tuple(plugins + baselines)
-    return tuple(_named(name, candidates, host, device, operation) for name in dict.fromkeys(names))
+    candidates = tokendraw.discover(operation=record.name, host=host, need=record.need(None))
+    baselines = [baseline for baseline in BASELINES if baseline.name in record.baselines()]
 
-
-def _named(
-    name: str, candidates: Sequence[Candidate], host: Host, device: torch.device, operation: BenchOperation
-) -> Contender:
-    if "+" in name and operation.name == "sample":
-        chosen, _, companion = name.partition("+")
-        return split_contender(
-            *(_named(part, candidates, host, device, operation) for part in (chosen, companion))
-        )
-    for baseline in BASELINES:
-        if baseline.name == name:
-            reason = _reason_against(baseline, operation, host)
-            if reason is not None:
+    def named(name: str) -> Contender:
+        if "+" in name and record.name == "sample":
+            chosen, _, companion = name.partition("+")
+            return _split_contender(named(chosen), named(companion))
+        if name in by_name:
+            if (reason := by_name[name].reason_against(record, host)) is not None:
                 raise SamplerUnavailableError(f"'{name}' cannot be timed on {host}: {reason}.")
-            return _baseline(baseline, operation)
-    claimants = [candidate for candidate in candidates if candidate.name == name]
-    for candidate in claimants:
-        if candidate.state is State.AVAILABLE:
-            return _plugin(candidate, device, operation)
-    if claimants:
-        raise SamplerUnavailableError(f"'{name}' cannot be timed on {host}: {claimants[0].reason}.")
-    baselines = [baseline.name for baseline in BASELINES if baseline.name in operation.baselines()]
-    all_names = [*dict.fromkeys(candidate.name for candidate in candidates), *baselines]
-    near = nearest(name, all_names)
-    command = "list" if near is None else f"bench --sampler {near}"
-    raise TokendrawError(
-        f"'{name}' needs to be an installed sampler or a baseline, found {all_of(all_names)}. Try: tokendraw {command}"
-    )
+            return by_name[name].contender(record)
+        claimants = [candidate for candidate in candidates if candidate.name == name]
+        for candidate in claimants:
+            if candidate.state is State.AVAILABLE:
+                return _plugin(candidate, device, record)
+        if claimants:
+            raise SamplerUnavailableError(f"'{name}' cannot be timed on {host}: {claimants[0].reason}.")
+        all_names = [*dict.fromkeys(candidate.name for candidate in candidates), *(b.name for b in baselines)]
+        near = nearest(name, all_names)
+        command = "list" if near is None else f"bench --sampler {near}"
+        raise TokendrawError(
+            f"'{name}' needs to be an installed sampler or a baseline, found {all_of(all_names)}. "
+            f"Try: tokendraw {command}"
+        )
+
+    if names:
+        return tuple(map(named, dict.fromkeys(names)))
+    plugins = [_plugin(c, device, record) for c in candidates if c.state is State.AVAILABLE]
+    usable = [b for b in baselines if b.by_default and b.reason_against(record, host) is None]
+    return (*plugins, *(baseline.contender(record) for baseline in usable))
 
 
 def find_unsupported_part(
@@ -199,7 +181,7 @@ def _plugin(candidate: Candidate, device: torch.device, operation: BenchOperatio
     return Contender(name=candidate.name, versions=versions, prepare=prepare)
 
 
-def split_contender(chosen: Contender, companion: Contender) -> Contender:
+def _split_contender(chosen: Contender, companion: Contender) -> Contender:
     """Make a contender that draws the special rows of a cell by a companion, and the batch by the chosen sampler.
 
     The chosen sampler also draws the special rows, as common ones, as in a batch that the core splits.
@@ -225,20 +207,3 @@ def split_contender(chosen: Contender, companion: Contender) -> Contender:
         versions={**chosen.versions, **companion.versions},
         prepare=prepare,
     )
-
-
-def _baseline(baseline: Baseline, operation: BenchOperation) -> Contender:
-    prepare = operation.baselines()[baseline.name]
-    return Contender(
-        name=baseline.name,
-        versions=baseline.versions(),
-        prepare=lambda cell, arguments, inputs: prepare(cell, arguments),
-    )
-
-
-def _reason_against(baseline: Baseline, operation: BenchOperation, host: Host) -> str | None:
-    """Say why a baseline cannot be timed on a host; None if it can."""
-    if baseline.name in operation.baselines():
-        return baseline.reason_against(host)
-    names = [name for name in operations.names() if baseline.name in operations.get(name).baselines()]
-    return f"needs the operation {one_of(names)}, found {operation.name}"

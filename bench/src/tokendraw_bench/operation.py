@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     import torch
 
-    from tokendraw_bench.timing.timer import Draw, TimedCall
+    from tokendraw_bench.timing import Draw, TimedCall
 
 _T = TypeVar("_T", bound=Hashable)
 
@@ -31,19 +30,20 @@ class AnyCell(Hashable, Protocol):
         """Return the size of a set of inputs in bytes."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Axis:
     """A field of an operation's cells, with an option of the command. Operations may share an axis."""
 
     field: str
     """Name in a cell, a preset and JSON."""
-    option: str = ""
-    """Name on the command line, ``--seeded/--unseeded`` for true and false; by default that of the field."""
     help: str
     subject: str
     """Subject in the error about the option with another operation."""
+    _: KW_ONLY
+    option: str = ""
+    """Name on the command line, ``--seeded/--unseeded`` for true and false; by default that of the field."""
     title: str = ""
-    """Title of the column; "": name of the field."""
+    """Title of the column; by default the name of the field."""
     choices: tuple[str, ...] = ()
     """Values; (): numbers from ``minimum`` to ``maximum``, whole ones unless ``is_fraction``."""
     minimum: int = 1
@@ -61,11 +61,7 @@ class Axis:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "option", self.option or f"--{self.field.replace('_', '-')}")
-
-    @property
-    def heading(self) -> str:
-        """Return the title of the column."""
-        return self.title or self.field
+        object.__setattr__(self, "title", self.title or self.field)
 
     @property
     def is_flag(self) -> bool:
@@ -99,19 +95,13 @@ class Floor:
     """Makes passes over a set of inputs, by name; the fastest counts."""
 
 
-def _read(inputs: Any) -> Mapping[str, TimedCall]:
-    from tokendraw_bench.timing.floor import readers
+def _readers(inputs: Any) -> Mapping[str, TimedCall]:
+    from tokendraw_bench.floor import readers
 
     return readers(inputs.device)
 
 
-def _copy(source: Callable[[Any], Any], inputs: Any) -> Mapping[str, TimedCall]:
-    from tokendraw_bench.timing.floor import copies
-
-    return copies(source, inputs)
-
-
-READ = Floor(name="read", note="The read is the fastest of several: {}.", passes=_read)
+READ = Floor(name="read", note="The read is the fastest of several: {}.", passes=_readers)
 """Reads of inputs that are a single tensor."""
 
 
@@ -121,7 +111,13 @@ def copy_of(what: str, source: Callable[[Any], Any]) -> Floor:
     :param what: noun for the sentence about the copy.
     :param source: finds the tensor among the inputs.
     """
-    return Floor(name="copy", note=f"The copy is of {what}, by {{}}.", passes=partial(_copy, source))
+
+    def copies(inputs: Any) -> Mapping[str, TimedCall]:
+        from tokendraw_bench.floor import copies
+
+        return copies(source, inputs)
+
+    return Floor(name="copy", note=f"The copy is of {what}, by {{}}.", passes=copies)
 
 
 @dataclass(frozen=True, kw_only=True)

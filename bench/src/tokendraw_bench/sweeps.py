@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from tokendraw_bench import operations
 from tokendraw_bench.cells import MIXED_NUCLEI, SPECIAL, Cell, min_vocab_size
 from tokendraw_bench.operation import Preset
-from tokendraw_bench.report.lines import CellResult
-from tokendraw_bench.timing.timer import Timing
+from tokendraw_bench.report import CellResult
+from tokendraw_bench.timing import Timing
 
 CLIFFS = "cliffs"
 BATCHES = 60

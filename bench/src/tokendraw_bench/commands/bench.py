@@ -31,16 +31,22 @@ the swept parameters differ), or from the first, where it is more than twofold; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from tokendraw import InvalidParameterError
+from tokendraw import InvalidParameterError, SamplerUnavailableError
 from tokendraw.commands import (
     NOT_USABLE,
+    PIPE_WIDTH,
     GuardedCommand,
+    all_of_options,
     command_line,
     device_option,
     host_json,
@@ -52,20 +58,83 @@ from tokendraw.commands import (
     progress_bar,
     verbose_option,
 )
-from tokendraw.tools import find_device, find_operation, require_html
+from tokendraw.tools import find_device, find_operation, one_of, require_html
 from tokendraw_bench import operations
-from tokendraw_bench.commands.bench_axes import axis_options, cells_of_options
-from tokendraw_bench.commands.bench_sweeps import SweepFiles, bench_sweeps, check_sweep_options
+from tokendraw_bench.cells import Cell, min_vocab_size
 from tokendraw_bench.commands.html import MODULES, write_report, write_saved
-from tokendraw_bench.commands.printing import print_head, print_table
-from tokendraw_bench.sweeps import BATCHES, CLIFFS, SMALL_BATCHES, SWEEPS
+from tokendraw_bench.operation import AnyCell, Axis
+from tokendraw_bench.sweeps import BATCHES, CLIFFS, SMALL_BATCHES, SWEEPS, Sweep
 
 if TYPE_CHECKING:
-    from tokendraw_bench.operation import AnyCell
-    from tokendraw_bench.report.lines import BenchReport
+    from tokendraw_bench.contenders import Contender
+    from tokendraw_bench.report import BenchReport
 
 REPEATS = 15
 """Samples of a median, unless an option says otherwise."""
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _operations_by_axis() -> dict[Axis, list[str]]:
+    """Map every axis to the operations with cells along it."""
+    operations_by_axis: dict[Axis, list[str]] = {}
+    for name in operations.NAMES:
+        for axis in operations.get(name).axes:
+            operations_by_axis.setdefault(axis, []).append(name)
+    return operations_by_axis
+
+
+def _axis_options(command: _Command) -> _Command:
+    """Add an option for every axis to a command, under the name of the field; None or () by default."""
+    return all_of_options(*map(_option, _operations_by_axis()))(command)
+
+
+def _option(axis: Axis) -> Callable[[_Command], _Command]:
+    if axis.is_flag:
+        return click.option(axis.option, axis.field, default=None, help=axis.help)
+    number = click.FloatRange if axis.is_fraction else click.IntRange
+    values: Any = number(min=axis.minimum, max=axis.maximum, min_open=axis.excludes_minimum)
+    if axis.choices:
+        values = click.Choice(axis.choices)
+    elif axis.allows_none:
+        values = _number_or_none
+    metavar = "INTEGER|none" if axis.allows_none else None
+    return click.option(
+        axis.option, axis.field, multiple=not axis.single, type=values, help=axis.help, metavar=metavar
+    )
+
+
+def _number_or_none(text: str) -> int | None:
+    """Read a whole number of 0 or more, or ``none``."""
+    if text != "none" and not text.isdecimal():
+        raise ValueError(text)
+    return None if text == "none" else int(text)
+
+
+def _cells_of_options(operation: str, preset: str, axis_values: Mapping[str, Any]) -> tuple[AnyCell, ...]:
+    """List the cells of a preset, with values of options in place of the preset's.
+
+    :param axis_values: values of every axis by field, as the options have them.
+    :raises click.UsageError: an axis of another operation was given, or a vocabulary without room for a family.
+    """
+    values: dict[str, tuple[Any, ...]] = {}
+    for axis, names in _operations_by_axis().items():
+        option = axis_values[axis.field]
+        choices = option if isinstance(option, tuple) else () if option is None else (option,)
+        if choices and operation not in names:
+            raise click.UsageError(
+                f"'{axis.option_of(choices[0])}' is about {axis.subject}. Add --op {one_of(names)}, or leave it out."
+            )
+        if operation in names:
+            values[axis.field] = choices
+    cells = operations.get(operation).grid(preset, **values)
+    for cell in cells:
+        if isinstance(cell, Cell) and cell.vocab_size < min_vocab_size(cell.family):
+            raise click.UsageError(
+                f"{cell.family} needs a vocabulary of {min_vocab_size(cell.family)} or more, "
+                f"found {cell.vocab_size}."
+            )
+    return cells
 
 
 def _known(ctx: click.Context, param: click.Parameter, value: str) -> str:
@@ -73,6 +142,26 @@ def _known(ctx: click.Context, param: click.Parameter, value: str) -> str:
         return value if value in operations.NAMES else operations.get(find_operation(value).name).name
     except InvalidParameterError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def _check_sweep_options(ctx: click.Context, preset: str, axis_values: Mapping[str, Any]) -> None:
+    """Check that options of sweeps and of grids are not mixed.
+
+    :param axis_values: values of every axis by field.
+    :raises click.UsageError: an option has no meaning with the preset.
+    """
+    grid = {"operation", *axis_values}
+    refused = grid if preset == CLIFFS else {"sweeps", "small"}
+    for option in ctx.command.params:
+        name = str(option.name)
+        if name not in refused or ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        opts = option.opts if ctx.params[name] is not False else option.secondary_opts
+        if preset == CLIFFS:
+            raise click.UsageError(
+                f"'{opts[0]}' is about a grid of cells. Leave out --preset {CLIFFS}, or leave it out."
+            )
+        raise click.UsageError(f"'{opts[0]}' is about sweeps. Add --preset {CLIFFS}, or leave it out.")
 
 
 @click.command(cls=GuardedCommand, short_help="Time samplers against each other, and a read.")
@@ -104,7 +193,7 @@ def _known(ctx: click.Context, param: click.Parameter, value: str) -> str:
 @click.option(
     "--small", is_flag=True, help="Shrink the cells of --preset cliffs, as on a CPU. Times then say nothing."
 )
-@axis_options
+@_axis_options
 @click.option(
     "--sampler",
     multiple=True,
@@ -186,8 +275,9 @@ def bench(
     if saved is not None:
         write_saved(ctx, saved, html)
         return
-    check_sweep_options(ctx, preset, axis_values)
-    cells = () if preset == CLIFFS else cells_of_options(operation, preset, axis_values)
+    _check_sweep_options(ctx, preset, axis_values)
+    is_sweep = preset == CLIFFS
+    cells = () if is_sweep else _cells_of_options(operation, preset, axis_values)
     if output is not None and not output.parent.is_dir():
         raise InvalidParameterError(
             f"'--output' needs a file in a folder that exists, found '{output}'. Make the folder '{output.parent}'."
@@ -196,17 +286,18 @@ def bench(
         require_html(html, "tokendraw-bench", MODULES)
     with progress("loading samplers"):
         target, host = find_device(device)  # first: it says so where torch is missing
-    is_sweep, small = preset == CLIFFS, small or target.type == "cpu"
+    small = small or target.type == "cpu"
     repeats = repeats or (REPEATS if not is_sweep else SMALL_BATCHES if small else BATCHES)
     settings: dict[str, Any] = {
         "device": target,
         "host": host,
         "repeats": repeats,
         "command": command_line(ctx),
+        "measures_memory": memory,
     }
     if is_sweep or single or cache == "warm" or not graphs:
         from tokendraw_bench.run import timer_for
-        from tokendraw_bench.timing.timer import SamplePlan
+        from tokendraw_bench.timing import SamplePlan
 
         plan = SamplePlan(
             single=is_sweep or single,
@@ -215,42 +306,123 @@ def bench(
             input_sets=min(repeats, BATCHES) if is_sweep else None,
         )
         settings["timer"] = timer_for(target, repeats, plan=plan)
-    settings["measures_memory"] = memory
     if is_sweep:
-        files = SweepFiles(output=output, html=html)
-        if not bench_sweeps(sweeps, sampler, settings, small=small, files=files, as_json=as_json):
-            ctx.exit(NOT_USABLE)
-        return
-    report = _timed(cells, sampler, operation, settings)
-    if report.busy:
-        click.echo(report.busy, err=True)
-    if output is not None:
-        from tokendraw_bench.report.table import as_markdown
+        facts = _bench_sweeps(sweeps, sampler, settings, small, output, html, as_json)
+    else:
+        with progress("loading samplers"):
+            from tokendraw_bench.contenders import select_contenders
 
-        output.write_text(as_markdown(report), encoding="utf-8")
-    error = None if report.has_times else "Nothing could be timed. Read the reasons of the entries."
-    facts = {"error": error, **report.as_json(), "host": host_json(host)}
+            contenders = select_contenders(sampler, target, operation)
+        report = _timed(cells, contenders, settings)
+        if report.busy:
+            click.echo(report.busy, err=True)
+        if output is not None:
+            from tokendraw_bench.report import as_markdown
+
+            output.write_text(as_markdown(report), encoding="utf-8")
+        facts = {"error": _error([report]), **report.as_json(), "host": host_json(host)}
+        if not as_json:
+            _print_head(report.head)
+            _print_table(report)
+        if html is not None:
+            write_report(html, facts)
     if as_json:
         print_json(facts)
-    else:
-        print_head(report.head)
-        print_table(report)
-    if html is not None:
-        write_report(html, facts)
-    if not report.has_times:
+    if facts["error"]:
         ctx.exit(NOT_USABLE)
 
 
-def _timed(
-    cells: Sequence[AnyCell], names: tuple[str, ...], operation: str, settings: Mapping[str, Any]
-) -> BenchReport:
-    """Time contenders in this process."""
+def _bench_sweeps(
+    names: Sequence[str],
+    samplers: tuple[str, ...],
+    settings: Mapping[str, Any],
+    small: bool,
+    output: Path | None,
+    html: Path | None,
+    as_json: bool,
+) -> dict[str, Any]:
+    """Time sweeps, print or write each as soon as it is complete, and return the keys of ``--json``."""
+    from tokendraw_bench.report import as_section, markdown_page
+
+    reports: list[BenchReport] = []
+    sections: list[str] = []
+    facts: dict[str, Any] = {
+        "error": _error(()),
+        "command": settings["command"],
+        "host": host_json(settings["host"]),
+        "sweeps": [],
+    }
+    for name in dict.fromkeys(names) or SWEEPS:
+        sweep = SWEEPS[name]
+        contenders = _contenders(samplers, settings["device"], sweep)
+        if not contenders:
+            continue
+        report = _timed(sweep.cells(small=small), contenders, settings, keeps_going=True)
+        report = replace(report, lines=sweep.with_edges(report.lines))
+        head = [report.machine_sentence, report.method_sentence]
+        if not as_json:
+            if not reports:
+                _print_head(head)
+            click.echo(f"{name}: {sweep.title}\n")
+            _print_table(report)
+            click.echo()
+        reports.append(report)
+        facts["error"] = _error(reports)
+        facts["sweeps"].append({"sweep": name, "title": sweep.title, **report.as_json()})
+        sections += [f"## {name}: {sweep.title}", as_section(report)]
+        if output is not None:
+            output.write_text(markdown_page(report.command, head, sections), encoding="utf-8")
+        if html is not None:
+            write_report(html, facts)
+    return facts
+
+
+def _contenders(samplers: tuple[str, ...], device: Any, sweep: Sweep) -> list[Contender]:
+    """Select the contenders that serve the operation of a sweep; say why another does not."""
     with progress("loading samplers"):
         from tokendraw_bench.contenders import select_contenders
-        from tokendraw_bench.run import report_of
 
-        contenders = select_contenders(names, settings["device"], operation)
+        if not samplers:
+            return list(select_contenders((), device, sweep.operation))
+        contenders: list[Contender] = []
+        for name in samplers:
+            try:
+                contenders += select_contenders((name,), device, sweep.operation)
+            except SamplerUnavailableError as error:
+                click.echo(str(error), err=True)
+    return contenders
+
+
+def _timed(
+    cells: Sequence[AnyCell], contenders: Sequence[Contender], settings: Mapping[str, Any], **more: Any
+) -> BenchReport:
+    from tokendraw_bench.run import report_of
+
+    number = itertools.count()
     with progress_bar(len(cells), "cells") as show:
         return report_of(
-            cells, contenders, starting=lambda cell: show(str(cell), cells.index(cell)), **settings
+            cells, contenders, starting=lambda cell: show(str(cell), next(number)), **settings, **more
         )
+
+
+def _error(reports: Sequence[BenchReport]) -> str | None:
+    """Say that nothing has a time; None if something has."""
+    if any(report.has_times for report in reports):
+        return None
+    return "Nothing could be timed. Read the reasons of the entries."
+
+
+def _print_head(sentences: Sequence[str]) -> None:
+    for sentence in sentences:
+        click.echo(textwrap.fill(sentence, PIPE_WIDTH))
+    click.echo()
+
+
+def _print_table(report: BenchReport) -> None:
+    from tokendraw_bench.report import as_text
+
+    for row in as_text(report):
+        click.echo(row)
+    click.echo()
+    for note in report.notes:
+        click.echo(textwrap.fill(note, PIPE_WIDTH))

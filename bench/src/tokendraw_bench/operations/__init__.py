@@ -9,10 +9,19 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tokendraw import InvalidParameterError
 from tokendraw.tools import find_operation, one_of, operation_names
-from tokendraw_bench.operation import BenchOperation
+from tokendraw_bench.operation import Axis, BenchOperation, Preset, copy_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from tokendraw.plugin import TensorFunction
+    from tokendraw_bench.timing import Draw
 
 NAMES = ("sample", "verify", "process_logits")
 """Operations with a module."""
@@ -38,6 +47,97 @@ def get(name: str) -> BenchOperation:
         raise InvalidParameterError(
             f"'operation' needs {one_of(names())}, found {name!r}. Pass one of these."
         )
-    from tokendraw_bench.tensor_functions import bench_of
+    return _bench_of(name, functions)
 
-    return bench_of(name, functions)
+
+@dataclass(frozen=True)
+class TensorCell:
+    """A call to time of an operation whose methods are pure functions of tensors, as its description has them."""
+
+    operation: ClassVar[str]
+    functions: ClassVar[Mapping[str, TensorFunction]]
+    method: str
+    size: str
+    """Such as ``256 x 64 x 16``, in the order of the description."""
+    way: str
+    """The options, such as ``fp4 v1``; "" without any."""
+
+    @functools.cached_property
+    def nbytes(self) -> int:
+        """Return the bytes of the tensors that go in."""
+        import torch
+
+        arguments = self.arguments(torch.device("cpu"), torch.Generator())
+        return sum(tensor.nbytes for tensor in _tensors(arguments))
+
+    def arguments(self, device: torch.device, generator: torch.Generator) -> dict[str, Any]:
+        """Make random arguments, which descriptions make on the CPU."""
+        import torch
+
+        from tokendraw.tools import on_device
+
+        function = self.functions[self.method]
+        (way,) = (way for way in function.ways if _words(way.values()) == self.way)
+        seed = torch.randint(2**31, (), generator=generator, device=generator.device)
+        size = tuple(map(int, self.size.split(" x ")))
+        return on_device(function.make(torch.Generator().manual_seed(int(seed)), size, **way), device)
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.method, self.way, self.size)))
+
+
+def _words(values: Any) -> str:
+    return " ".join(map(str, values))
+
+
+def _tensors(arguments: dict[str, Any]) -> list[torch.Tensor]:
+    import torch
+
+    return [value for value in arguments.values() if isinstance(value, torch.Tensor)]
+
+
+def _buffers(cell: TensorCell, device: torch.device) -> Any:
+    """Allocate the buffers that calls are given to write into, as an engine does once."""
+    import torch
+
+    call: Any = find_operation(cell.operation).calls()[cell.method]
+    if call.function.out is None:
+        return None
+    return call.function.out(**call(**cell.arguments(device, torch.Generator())).arguments)
+
+
+def _step(provider: Any, cell: TensorCell, out: Any) -> Draw:
+    method, more = getattr(provider, cell.method), {} if out is None else {"out": out}
+    return lambda arguments: method(**arguments, **more)
+
+
+def _bench_of(name: str, functions: Mapping[str, TensorFunction]) -> BenchOperation:
+    """Make the record of an operation."""
+    cell = type("Cell", (TensorCell,), {"operation": name, "functions": functions})
+    grids = {
+        preset: Preset(
+            shapes=tuple(
+                (method, " x ".join(map(str, size)), _words(way.values()))
+                for method, function in functions.items()
+                for way in function.ways
+                for size in function.timed.get(preset, ())
+            )
+        )
+        for preset in ("quick", "design")
+    }
+    axes = tuple(Axis(item.name, "", name) for item in fields(TensorCell))
+    return BenchOperation(
+        name=name,
+        cell=cell,
+        axes=axes,
+        shape=tuple(axis.field for axis in axes),
+        presets=grids,
+        floor=copy_of(
+            "the largest tensor that goes in",
+            lambda arguments: max(_tensors(arguments), key=lambda tensor: tensor.nbytes),
+        ),
+        make_inputs=lambda cell, device, generator: cell.arguments(device, generator),
+        arguments=_buffers,
+        step=_step,
+        note="Inputs are random. Results go into buffers that are kept, where a method takes some.",
+    )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tokendraw.plugin import ProcessNeed
-from tokendraw_bench.axes import BATCH, DTYPE, VOCABULARY
+from tokendraw_bench.cells import BATCH, DTYPE, VOCABULARY
 from tokendraw_bench.operation import Axis, BenchOperation, Prepare, Preset
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tokendraw import RequestSlots, SamplingParams
-    from tokendraw_bench.timing.timer import Draw
+    from tokendraw_bench.timing import Draw
 
 EDITS = ("penalties", "bitmask", "all")
 BOTH = "penalties-and-bitmask"
@@ -69,43 +70,36 @@ PRESETS = MappingProxyType(
         ),
     }
 )
+_edits = partial(Axis, subject="edits of logits", changes_inputs=False)
 AXES = (
     BATCH,
     VOCABULARY,
     DTYPE,
-    Axis(
-        field="edits",
-        help="What the requests ask for, with --op process_logits; may be given again. All: penalties, bias, a bad "
+    _edits(
+        "edits",
+        "What the requests ask for, with --op process_logits; may be given again. All: penalties, bias, a bad "
         "word, min_tokens and a bitmask.",
-        subject="edits of logits",
         choices=(*EDITS, BOTH),
-        changes_inputs=False,
     ),
-    Axis(
-        field="distinct",
-        help="Ids that occur in each request, with --op process_logits; may be given again. Default: 512.",
-        subject="edits of logits",
-        changes_inputs=False,
+    _edits(
+        "distinct",
+        "Ids that occur in each request, with --op process_logits; may be given again. Default: 512.",
     ),
-    Axis(
-        field="bitmask",
-        help="Ids that bitmasks allow, with --op process_logits: half of them, anywhere, in runs of 256, or the lower "
+    _edits(
+        "bitmask",
+        "Ids that bitmasks allow, with --op process_logits: half of them, anywhere, in runs of 256, or the lower "
         "half; 1 % of them; or all. May be given again. Default: half.",
-        subject="edits of logits",
         choices=BITMASKS,
         optional=True,
-        changes_inputs=False,
     ),
-    Axis(
-        field="graph",
+    _edits(
+        "graph",
+        "Edits that a CUDA graph serves, with --op process_logits: those that the requests ask for, or any; may "
+        "be given again. Default: requested.",
         option="--graph-edits",
         title="edits of a graph",
-        help="Edits that a CUDA graph serves, with --op process_logits: those that the requests ask for, or any; may "
-        "be given again. Default: requested.",
-        subject="edits of logits",
         choices=("requested", "any"),
         optional=True,
-        changes_inputs=False,
     ),
 )
 
@@ -203,9 +197,9 @@ def _need_of(cell: ProcessCell | None) -> ProcessNeed:
 
 
 def _baselines() -> Mapping[str, Prepare]:
-    from tokendraw_bench.baselines.edits import baselines
+    from tokendraw_bench.baselines import edit_baselines
 
-    return baselines()
+    return edit_baselines()
 
 
 BENCH = BenchOperation(

@@ -9,9 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tokendraw
-from tokendraw_bench.axes import BATCH, DTYPE, REQUESTS, VOCABULARY
-from tokendraw_bench.cells import Cell
-from tokendraw_bench.logits_record import logits_record
+from tokendraw_bench.cells import BATCH, DTYPE, REQUESTS, VOCABULARY, Cell, logits_record
 from tokendraw_bench.operation import Prepare, Preset
 
 if TYPE_CHECKING:
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tokendraw import Need, Sampler, SamplingMetadata
-    from tokendraw_bench.timing.timer import Draw
+    from tokendraw_bench.timing import Draw
 
     _Part: TypeAlias = tuple[Cell, SamplingMetadata]
 
@@ -80,13 +78,12 @@ def split(cell: Any, device: torch.device) -> tuple[Tensor, _Part, _Part]:
 
 
 def _baselines() -> Mapping[str, Prepare]:
-    from tokendraw_bench.baselines import flashinfer
-    from tokendraw_bench.baselines.torch_sort import torch_sort
+    from tokendraw_bench.baselines import flashinfer_draw, torch_sort
 
     return {
         "torch-sort": torch_sort,
-        "flashinfer-direct": flashinfer.prepare,
-        "flashinfer-unfused": functools.partial(flashinfer.prepare, may_fuse=False),
+        "flashinfer-direct": flashinfer_draw,
+        "flashinfer-unfused": functools.partial(flashinfer_draw, may_fuse=False),
     }
 
 

@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 import tokendraw
 from tokendraw.plugin import VERIFY_MODES, VerifyMode
-from tokendraw_bench.axes import BATCH, DTYPE, REQUESTS, VOCABULARY
-from tokendraw_bench.cells import TEMPERATURE, TOP_K, TOP_P, Cell
-from tokendraw_bench.logits_record import logits_record
+from tokendraw_bench.cells import (
+    BATCH,
+    DTYPE,
+    REQUESTS,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    VOCABULARY,
+    Cell,
+    logits_record,
+)
 from tokendraw_bench.operation import Axis, Prepare, Preset
 
 if TYPE_CHECKING:
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tokendraw import Drafts, Need, Sampler, SamplingMetadata, VerifyOutput
-    from tokendraw_bench.timing.timer import Draw, TimedCall
+    from tokendraw_bench.timing import Draw, TimedCall
 
 _DRAFT_NOISE = 0.5
 _PRESET_MODES: tuple[VerifyMode, ...] = ("rejection", "coupled")
@@ -85,16 +93,12 @@ PRESETS = MappingProxyType(
     }
 )
 DRAFTS = (
+    Axis("drafts", "Of each request, with --op verify; may be given again. Default: 4.", "drafts to verify"),
     Axis(
-        field="drafts",
-        help="Of each request, with --op verify; may be given again. Default: 4.",
-        subject="drafts to verify",
-    ),
-    Axis(
-        field="mode",
+        "mode",
+        "With --op verify; may be given again. Default: rejection and coupled.",
+        "drafts to verify",
         option="--verify-mode",
-        help="With --op verify; may be given again. Default: rejection and coupled.",
-        subject="drafts to verify",
         choices=VERIFY_MODES,
     ),
 )
@@ -166,11 +170,11 @@ def _step(sampler: Sampler, cell: VerifyCell, metadata: SamplingMetadata) -> Dra
 
 
 def _flashinfer_calls(cell: VerifyCell, metadata: SamplingMetadata) -> Sequence[TimedCall]:
-    from tokendraw_bench.baselines import flashinfer
+    from tokendraw_bench.baselines import flashinfer_chain
 
     assert metadata.device is not None
     ids = draft_ids(cell, metadata.device).view(cell.batch, cell.drafts)
-    return flashinfer.prepare_chain(cell, metadata, ids, cell.mode)
+    return flashinfer_chain(cell, metadata, ids, cell.mode)
 
 
 BENCH = logits_record(

@@ -2,21 +2,31 @@
 
 A read takes the logits as words of 32 bits, so that halves cost half of float32. The reduction closest to the speed of
 the memory depends on the shape: several are timed, and the fastest is the floor.
+
+Beside them the bytes of the tensors of a call: their peak, and those alive after the call.
 """
+
+# mypy: allow-untyped-calls
+# torch's dispatch modes have no types.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
 
 from tokendraw import TokendrawError
-from tokendraw_bench.timing.timer import Failure, TimedCall, Timer, Timing
+from tokendraw_bench.timing import Failure, TimedCall, Timer, Timing
 
 _READ_PROGRAMS = ((1024, 4), (4096, 4), (8192, 8))
 """Words a program, and warps: for a single row, and for batches."""
@@ -29,7 +39,7 @@ def readers(device: torch.device) -> Mapping[str, TimedCall]:
         "torch.amax": TimedCall(draw=lambda logits: words_of(logits).amax()),
     }
     if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
-        from tokendraw_bench.timing.read_kernel import read
+        from tokendraw_bench.kernels import read
 
         for words, warps in _READ_PROGRAMS:
             passes[f"Triton, {words} words a program"] = TimedCall(
@@ -118,3 +128,87 @@ def words_of(logits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 def _by_triton(read: Callable[[Tensor, int, int], Tensor], words: int, warps: int, logits: Tensor) -> Tensor:
     return read(words_of(logits, torch.int32), words, warps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryUse:
+    """Bytes of tensors beyond the tensors that were alive at the start.
+
+    :ivar peak: Returns the largest number so far.
+    :ivar alive: Returns the present number.
+    """
+
+    peak: Callable[[], int]
+    alive: Callable[[], int]
+
+
+@contextlib.contextmanager
+def memory_use(device: torch.device) -> Iterator[MemoryUse]:
+    """Measure the bytes of live tensors, less those alive at the start.
+
+    On CUDA they are those of torch's allocator, which knows the temporaries inside of an operation too; on a CPU those
+    that operations return.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        yield MemoryUse(
+            peak=lambda: int(torch.cuda.max_memory_allocated(device)) - before,
+            alive=lambda: int(torch.cuda.memory_allocated(device)) - before,
+        )
+        return
+    with _LiveTensors() as live:
+        yield MemoryUse(peak=lambda: live.peak, alive=lambda: live.alive)
+
+
+def extra_memory(draw: Callable[[Any], object], inputs: Any, device: torch.device) -> int:
+    """Measure the peak of a call in bytes, less its inputs and result."""
+    with torch.no_grad(), memory_use(device) as use:
+        result = draw(inputs)
+        extra = use.peak() - use.alive()
+        del result
+    return extra
+
+
+class _LiveTensors(TorchDispatchMode):
+    """Adds up the live storages of the tensors that operations return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = 0
+        self._live: Counter[int] = Counter()
+        """Bytes of each storage, by its address."""
+        self._views: Counter[int] = Counter()
+        """Number of tensors that refer to it."""
+
+    @property
+    def alive(self) -> int:
+        """Return the bytes of the live storages."""
+        return self._live.total()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        arguments = {_address(t) for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)}
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(result):
+            if isinstance(tensor, Tensor) and tensor.numel():
+                self._refer(tensor, is_new=_address(tensor) not in arguments)
+        return result
+
+    def _refer(self, tensor: Tensor, *, is_new: bool) -> None:
+        address = _address(tensor)
+        if not is_new and address not in self._live:
+            return  # a view of what was there before
+        self._live[address] = tensor.untyped_storage().nbytes()
+        self._views[address] += 1
+        self.peak = max(self.peak, self._live.total())
+        weakref.finalize(tensor, self._forget, address)
+
+    def _forget(self, address: int) -> None:
+        self._views[address] -= 1
+        if not self._views[address]:
+            del self._live[address], self._views[address]
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -24,7 +24,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tokendraw.tools import format_error
-from tokendraw_bench.timing.timer import (
+from tokendraw_bench.timing import (
     Clock,
     Draw,
     Failure,

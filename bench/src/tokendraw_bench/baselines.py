@@ -1,0 +1,324 @@
+"""Contenders that need no plugin: pipelines and passes in plain torch, and FlashInfer called directly.
+
+Parameters are tensors by row, as in a batch of different requests. No baseline waits for the device or takes seeds by
+row: the noise is that of the launch.
+
+FlashInfer is called by every sequence of its functions for the filters of a cell, with parameters by row.
+
+A way is a sequence of steps by name; :class:`_Steps` has the call and the parameters of each step. The fastest way
+depends on the version, the batch and the logits, so all ways are timed. Two features are left out:
+``filter_apply_order="joint"`` keeps other tokens, and a scalar ``top_k`` is no batch of different requests. FlashInfer
+converts halves to float32 before its softmax; ``top_k_mask_logits`` takes halves, and may run before the temperature,
+which keeps the order of the tokens.
+
+A graph captures the seed of a launch by value, so calls pass a seed; without a seed FlashInfer reads torch's generator
+on the host. Functions of versions without a seed argument run outside of graphs.
+
+Drafts are verified by ``chain_speculative_sampling``, from filtered probabilities of target and draft, which the ways
+compute in one call for the rows of both. It accepts by rejection; FlashInfer has no min-p that returns probabilities.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Self, TypeAlias
+
+import torch
+from torch import Tensor
+
+from tokendraw import SamplerUnavailableError, SamplingMetadata
+from tokendraw_bench.cells import Cell
+from tokendraw_bench.operation import Prepare
+from tokendraw_bench.timing import Draw, TimedCall
+
+
+@dataclass(frozen=True)
+class _RowParameters:
+    """Parameters by row, [B]; None for a filter that no row uses."""
+
+    temperature: Tensor
+    """float32."""
+    top_k: Tensor | None
+    """int64; V: off."""
+    top_p: Tensor | None
+    """float32; 1: off."""
+    min_p: Tensor | None
+    """float32; 0: off."""
+
+    def take(self, slots: Tensor) -> Self:
+        """Gather the parameters of some rows."""
+        columns = {name: column for name, column in vars(self).items() if column is not None}
+        return replace(self, **{name: column[slots] for name, column in columns.items()})
+
+    @classmethod
+    def of(cls, cell: Cell, metadata: SamplingMetadata) -> Self:
+        """Convert the metadata of a cell, once a batch.
+
+        :raises SamplerUnavailableError: it has rows beyond the baselines.
+        """
+        facts, k, p, m = metadata.facts, metadata.top_k, metadata.top_p, metadata.min_p
+        unsupported = {
+            "greedy rows": facts.any_greedy,
+            "the filter order joint": facts.any_joint,
+            "the filter order temperature_last": facts.any_temperature_last,
+            "log-probabilities": facts.max_logprobs is not None,
+        }
+        for part, is_present in unsupported.items():
+            if is_present:
+                raise SamplerUnavailableError(f"it does not serve {part}")
+        assert metadata.temperature is not None
+        off = cell.vocab_size
+        return cls(
+            metadata.temperature.float(),
+            torch.where(k > 0, k, off).clamp(max=off) if k is not None and facts.max_top_k else None,
+            p.float() if p is not None and facts.any_top_p else None,
+            m.float() if m is not None and facts.any_min_p else None,
+        )
+
+
+def torch_sort(cell: Cell, metadata: SamplingMetadata) -> tuple[TimedCall]:
+    """Draw as engines do: divide by T, sort, mask, softmax, divide by exponential noise, argmax.
+
+    The token is looked up in the sorted order, which is cheaper than to scatter the probabilities back. Without
+    filters nothing is sorted.
+    """
+    rows = _RowParameters.of(cell, metadata)
+    temperature = rows.temperature[:, None]
+    kth = None if rows.top_k is None else rows.top_k[:, None] - 1
+    mass = None if rows.top_p is None else rows.top_p[:, None].where(rows.top_p[:, None] < 1, torch.inf)
+    depth = None if rows.min_p is None else rows.min_p[:, None].log()
+
+    sorts = not (kth is None and mass is None and depth is None)
+
+    def draw(logits: Tensor) -> Tensor:
+        y = logits.float() / temperature
+        if not sorts:
+            return _race(y)
+        y, order = y.sort(dim=-1, descending=True)
+        if depth is not None:
+            y = y.masked_fill(y < y[:, :1] + depth, -torch.inf)
+        if kth is not None:
+            y = y.masked_fill(y < y.gather(-1, kth), -torch.inf)
+        if mass is not None:
+            probability = y.softmax(-1)
+            y = y.masked_fill(probability.cumsum(-1) - probability >= mass, -torch.inf)
+        return order.gather(-1, _race(y)[:, None])[:, 0]
+
+    return (TimedCall(draw=draw),)
+
+
+def _race(y: Tensor) -> Tensor:
+    """Draw once a row: take the largest of the probabilities over exponential noise."""
+    probability = y.softmax(-1)
+    return probability.div_(torch.empty_like(probability).exponential_()).argmax(-1)
+
+
+def edit_baselines() -> Mapping[str, Prepare]:
+    """Return the baselines of ``process_logits``: penalties by dense counts, and passes that do less than any edit.
+
+    Memory is read and written by sectors of 32 bytes at least. So the ids of a request take a sector each, and a mask
+    that forbids every other id changes a part of every sector, which is read and written.
+    """
+
+    def launch(arguments: Any) -> Draw:
+        from tokendraw_bench.kernels import launch
+
+        return lambda logits: launch(logits, arguments.ids)
+
+    def scatter(arguments: Any) -> Draw:
+        from tokendraw_bench.kernels import scatter
+
+        return lambda logits: scatter(logits, arguments.row_index, arguments.ids)
+
+    def gather(arguments: Any) -> Draw:
+        ids = arguments.ids.long()
+        return lambda logits: logits.gather(1, ids)
+
+    floors: dict[str, Callable[[Any], Draw]] = {
+        "floor-launch": launch,
+        "floor-scatter": scatter,
+        "floor-gather": gather,
+        "floor-write": lambda arguments: lambda logits: logits.fill_(0.5),
+        "floor-update": lambda arguments: lambda logits: logits.mul_(1),
+    }
+
+    def prepare(make: Callable[[Any], Draw], cell: Any, arguments: Any) -> tuple[TimedCall]:
+        return (TimedCall(draw=make(arguments)),)
+
+    return {
+        "torch-dense": _dense_penalties,
+        **{name: partial(prepare, make) for name, make in floors.items()},
+    }
+
+
+def _dense_penalties(cell: Any, arguments: Any) -> tuple[TimedCall]:
+    """Apply penalties to all V ids of a row, by counts [B, V]."""
+    if cell.edits != "penalties":
+        raise SamplerUnavailableError(f"it does not serve {cell.edits}")
+    slots, params = arguments.slots, arguments.params
+    counts = slots.tables.counts[arguments.row_index]
+
+    def draw(logits: Tensor) -> object:
+        x, times = logits.float(), counts >> 4
+        repeated = torch.where(x > 0, x / params.repetition_penalty, x * params.repetition_penalty)
+        x = torch.where(counts > 0, repeated, x)
+        return logits.copy_(x - params.frequency_penalty * times - params.presence_penalty * (times > 0))
+
+    return (TimedCall(draw=draw),)
+
+
+FLASHINFER = "flashinfer-python"
+_SEED = 1
+_DIVISION = "division by T"
+_FUSED = "cake_top_k_top_p_sampling_from_probs"
+_CHAIN = "chain_speculative_sampling"
+
+_Ways: TypeAlias = Mapping[frozenset[str], tuple[tuple[str, ...], ...]]
+"""Ways to draw, by the filters that the rows of a batch may have: each way as the names of its steps."""
+_NONE, _K, _P, _M = frozenset[str](), frozenset({"top_k"}), frozenset({"top_p"}), frozenset({"min_p"})
+
+DRAW_WAYS: _Ways = MappingProxyType(
+    {
+        _NONE: (("softmax", "sampling_from_probs"), (_DIVISION, "sampling_from_logits")),
+        _K: (
+            ("softmax", "top_k_sampling_from_probs"),
+            ("top_k_mask_logits", "softmax", "sampling_from_probs"),
+            ("softmax", _FUSED),
+        ),
+        _P: (
+            ("softmax", "top_p_sampling_from_probs"),
+            ("softmax", "top_p_renorm_probs", "sampling_from_probs"),
+        ),
+        _K | _P: (
+            ("softmax", "top_k_top_p_sampling_from_probs"),
+            ("top_k_mask_logits", "softmax", "top_p_sampling_from_probs"),
+            ("softmax", _FUSED),
+        ),
+        _M: (("softmax", "min_p_sampling_from_probs"),),
+        # Min-p counts after the other filters here: other tokens, at the same cost.
+        _K | _P | _M: (("softmax", "top_k_renorm_probs", "top_p_renorm_probs", "min_p_sampling_from_probs"),),
+    }
+)
+CHAIN_WAYS: _Ways = MappingProxyType(
+    {
+        _NONE: (("softmax", _CHAIN),),
+        _K: (("softmax", "top_k_renorm_probs", _CHAIN), ("top_k_mask_logits", "softmax", _CHAIN)),
+        _P: (("softmax", "top_p_renorm_probs", _CHAIN),),
+        _K | _P: (
+            ("softmax", "top_k_renorm_probs", "top_p_renorm_probs", _CHAIN),
+            ("top_k_mask_logits", "softmax", "top_p_renorm_probs", _CHAIN),
+        ),
+    }
+)
+
+
+def flashinfer_draw(
+    cell: Cell, metadata: SamplingMetadata, *, may_fuse: bool = True
+) -> tuple[TimedCall, ...]:
+    """Make a call for each way to draw.
+
+    :param may_fuse: whether to time the fused sampler, which compiles a kernel for each shape, for a minute or two.
+    """
+    facts = metadata.facts
+    largest_top_k = facts.max_top_k if facts.all_top_k and may_fuse else None
+    steps = _Steps(_RowParameters.of(cell, metadata), largest_top_k)
+    return steps.calls(DRAW_WAYS)
+
+
+def flashinfer_chain(
+    cell: Cell, metadata: SamplingMetadata, draft_ids: Tensor, mode: str
+) -> tuple[TimedCall, ...]:
+    """Make a call for each way to hold drafts against their target.
+
+    :param metadata: of the requests of the cell.
+    :param draft_ids: [B, K]; a buffer holds the target's B * (K + 1) rows and below them the B * K of the drafts.
+    """
+    rows = _RowParameters.of(cell, metadata)
+    if mode != "rejection":
+        raise SamplerUnavailableError(f"it does not serve the mode {mode}")
+    if rows.min_p is not None:
+        raise SamplerUnavailableError("it does not serve min_p per row")
+    batch, count = draft_ids.shape
+    requests = torch.arange(batch, device=draft_ids.device)
+    rows = rows.take(torch.cat([requests.repeat_interleave(count + 1), requests.repeat_interleave(count)]))
+    return _Steps(rows, draft_ids=draft_ids.int()).calls(CHAIN_WAYS)
+
+
+class _Steps:
+    """Calls of FlashInfer's public functions by name, with the parameters of the rows.
+
+    :param largest_top_k: the largest k, if every row has one; None: the fused sampler is not called.
+    """
+
+    def __init__(
+        self, rows: _RowParameters, largest_top_k: int | None = None, *, draft_ids: Tensor | None = None
+    ) -> None:
+        self._sampling: Any = importlib.import_module("flashinfer.sampling")
+        self._fused: Any = getattr(importlib.import_module("flashinfer"), _FUSED, None)
+        self._temperature, self._draft_ids, self._largest_top_k = rows.temperature, draft_ids, largest_top_k
+        top_k = None if rows.top_k is None else rows.top_k.int()
+        filters = {"top_k": top_k, "top_p": rows.top_p, "min_p": rows.min_p}
+        self._filters = {name: tensor for name, tensor in filters.items() if tensor is not None}
+
+    def calls(self, ways: _Ways) -> tuple[TimedCall, ...]:
+        """Make a call for each way of the rows' filters in this version of FlashInfer."""
+        calls = []
+        for way in ways[frozenset(self._filters)]:
+            if _FUSED in way and (self._fused is None or self._largest_top_k is None):
+                continue
+            draw = _chain([self._step(name) for name in way])
+            takes_seed = way[-1] == _FUSED or bool(self._seed(way[-1]))
+            calls.append(TimedCall(draw=draw, graph_safe=takes_seed, way=", ".join(way)))
+        return tuple(calls)
+
+    def _step(self, name: str) -> Callable[[Any], Any]:
+        if name == _DIVISION:
+            return lambda logits: logits / self._temperature[:, None]
+        if name == _FUSED:
+            return partial(
+                self._fused,
+                top_k=self._filters["top_k"],
+                top_p=self._filters.get("top_p", 1.0),
+                top_k_max=self._largest_top_k,  # or it would ask the device for it
+                philox_seed=_SEED,
+                philox_offset=0,
+            )
+        function = getattr(self._sampling, name)
+        if name == _CHAIN:
+            return self._chain_sampling(partial(function, **self._seed(name)))
+        if name == "softmax":
+            return partial(function, temperature=self._temperature)
+        filters = {filter_: tensor for filter_, tensor in self._filters.items() if filter_ in name}
+        return partial(function, **filters, **(self._seed(name) if "sampling" in name else {}))
+
+    def _chain_sampling(self, function: Callable[..., object]) -> Draw:
+        ids = self._draft_ids
+        assert ids is not None
+        batch, count = ids.shape
+        last = batch * (count + 1)
+
+        def judge(probs: Tensor) -> object:
+            target, draft = probs[:last], probs[last:]
+            return function(draft.view(batch, count, -1), ids, target.view(batch, count + 1, -1))
+
+        return judge
+
+    def _seed(self, name: str) -> dict[str, int]:
+        """Return the seed arguments of a function, if this version of the function has them."""
+        takes = inspect.signature(getattr(self._sampling, name)).parameters.keys()
+        return {"seed": _SEED, "offset": 0} if {"seed", "offset"} <= takes else {}
+
+
+def _chain(steps: list[Callable[[Any], Any]]) -> Draw:
+    def draw(logits: Tensor) -> object:
+        value: Any = logits
+        for step in steps:
+            value = step(value)
+        return value
+
+    return draw

@@ -1,1 +1,0 @@
-"""Reports of a run, as lines and as a table."""

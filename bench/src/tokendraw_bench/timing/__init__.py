@@ -1,1 +1,0 @@
-"""Timers of calls, and the reads and copies that ratios divide by."""
