@@ -18,26 +18,33 @@ import argparse
 import platform
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 import torch
 from torch import Tensor
 
 import tokendraw
+from tokendraw_bench import TimedCall, markdown_table, timer_for
 
-TEMPERATURE, K, P = 0.8, 50, 0.9
+TEMPERATURE, CPU = 0.8, torch.device("cpu")
 FILTERS = {
-    "k = 50, p = 0.9": {"top_k": K, "top_p": P},
-    "k = 50": {"top_k": K},
-    "p = 0.9": {"top_p": P},
+    "k = 50, p = 0.9": {"top_k": 50, "top_p": 0.9},
+    "k = 50": {"top_k": 50},
+    "p = 0.9": {"top_p": 0.9},
     "min-p = 0.05": {"min_p": 0.05},
     "none": {},
     "greedy": {"temperature": 0.0},
 }
+COLUMNS = (
+    "logits",
+    "filters",
+    "pipeline ms",
+    "native ms",
+    "times faster",
+    "extra memory, [B, V] float32 buffers",
+)
 
 
 def logits_of(family: str, batch: int, vocab_size: int) -> Tensor:
@@ -54,97 +61,69 @@ def logits_of(family: str, batch: int, vocab_size: int) -> Tensor:
     return logits
 
 
-def filtered_pipeline(logits: Tensor, *, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> Tensor:
-    """Sort, mask, softmax, cumsum, mask, scatter, exponential noise, argmax."""
-    y, order = (logits / TEMPERATURE).sort(dim=-1, descending=True)
-    if min_p:
-        probability = y.softmax(-1)
-        y = y.masked_fill(probability < min_p * probability[:, :1], -torch.inf)
-    if top_k:
-        y = y.masked_fill(y < y[:, top_k - 1 : top_k], -torch.inf)
-    if top_p < 1:
-        probability = y.softmax(-1)
-        y = y.masked_fill(probability.cumsum(-1) - probability >= top_p, -torch.inf)
-    probability = torch.empty_like(y).scatter_(-1, order, y).softmax(-1)
+def pipeline(
+    logits: Tensor,
+    *,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    temperature: float = TEMPERATURE,
+) -> Tensor:
+    """Draw as an engine without tokendraw does."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    y = logits / temperature
+    if top_k or top_p < 1 or min_p:
+        y, order = y.sort(dim=-1, descending=True)
+        if min_p:
+            probability = y.softmax(-1)
+            y = y.masked_fill(probability < min_p * probability[:, :1], -torch.inf)
+        if top_k:
+            y = y.masked_fill(y < y[:, top_k - 1 : top_k], -torch.inf)
+        if top_p < 1:
+            probability = y.softmax(-1)
+            y = y.masked_fill(probability.cumsum(-1) - probability >= top_p, -torch.inf)
+        y = torch.empty_like(y).scatter_(-1, order, y)
+    probability = y.softmax(-1)
     return probability.div_(torch.empty_like(probability).exponential_()).argmax(-1)
 
 
-def unfiltered_pipeline(logits: Tensor) -> Tensor:
-    """Softmax, exponential noise, argmax."""
-    probability = (logits / TEMPERATURE).softmax(-1)
-    return probability.div_(torch.empty_like(probability).exponential_()).argmax(-1)
-
-
-def pipeline_for(filters: dict[str, float]) -> Callable[[Tensor], Tensor]:
-    """Return the pipeline of an engine without tokendraw for some filters."""
-    if "temperature" in filters:
-        return lambda logits: logits.argmax(-1)
-    if not filters:
-        return unfiltered_pipeline
-    return lambda logits: filtered_pipeline(logits, **filters)  # type: ignore[arg-type]
-
-
-def native_for(filters: dict[str, float], batch: int) -> Callable[[Tensor], tokendraw.SamplerOutput]:
-    """Return a call of the native sampler with some filters on every row, unseeded."""
-    sampler = tokendraw.load_sampler("native", device="cpu")
-    params = tokendraw.SamplingParams(**{"temperature": TEMPERATURE, **filters})  # type: ignore[arg-type]
+def native_for(filters: str, batch: int) -> Callable[[Tensor], object]:
+    """Return a call of the native sampler for unseeded requests with some filters."""
+    params = tokendraw.SamplingParams(**{"temperature": TEMPERATURE, **FILTERS[filters]})  # type: ignore[arg-type]
     metadata = tokendraw.SamplingMetadata.from_params([params] * batch)
-    return lambda logits: sampler.sample(logits, metadata)
-
-
-def milliseconds(
-    slow: Callable[[], object], fast: Callable[[], object], rounds: int = 7
-) -> tuple[float, float]:
-    """Return median wall times of two calls, in turns, so that a busy moment affects each call."""
-    times: dict[Callable[[], object], list[float]] = {slow: [], fast: []}
-    for warm in (False, *[True] * rounds):
-        for call, repeats in ((slow, 1), (fast, 3)):
-            for _ in range(repeats):
-                start = time.perf_counter()
-                call()
-                if warm:
-                    times[call].append(time.perf_counter() - start)
-    return 1e3 * median(times[slow]), 1e3 * median(times[fast])
-
-
-def megabytes_of(arguments: list[str]) -> float:
-    """Measure the growth of peak memory in a call, in a fresh process of this script."""
-    command = [sys.executable, __file__, "--memory-of", *arguments]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return partial(tokendraw.load_sampler("native", device="cpu").sample, metadata=metadata)
 
 
 def print_memory(family: str, filters: str, batch: int, vocab_size: int) -> None:
     """Print the rise of the peak resident size by a call, in MB, after a small call has loaded all libraries."""
-    call, logits = native_for(FILTERS[filters], batch), logits_of(family, batch, vocab_size)
-    native_for(FILTERS[filters], 1)(logits[:1])
+
+    def peak_kilobytes() -> int:  # ``getrusage`` would include the parent's before exec (Linux)
+        return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+
+    native, logits = native_for(filters, batch), logits_of(family, batch, vocab_size)
+    native_for(filters, 1)(logits[:1])
     before = peak_kilobytes()
-    call(logits)
+    native(logits)
     print((peak_kilobytes() - before) * 1024 / 1e6)
 
 
-def peak_kilobytes() -> int:
-    """Return the peak resident size of this process. ``getrusage`` would include its parent's before exec (Linux)."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0])
-
-
-def table(batch: int, vocab_size: int, families: list[str], *, memory: bool) -> list[str]:
-    """Return the lines of the table in Markdown."""
-    lines = [
-        "| logits | filters | pipeline ms | native ms | times faster | extra memory, [B, V] float32 buffers |",
-        "|---|---|--:|--:|--:|--:|",
-    ]
-    buffer = batch * vocab_size * 4 / 1e6
-    for family in families:
-        logits = logits_of(family, batch, vocab_size)
-        for name, filters in FILTERS.items():
-            baseline, native = pipeline_for(filters), native_for(filters, batch)
-            slow, fast = milliseconds(partial(baseline, logits), partial(native, logits))
-            shape = [str(batch), str(vocab_size)]
-            extra = f"{megabytes_of([family, name, *shape]) / buffer:.2f}" if memory else ""
-            lines.append(f"| {family} | {name} | {slow:.1f} | {fast:.1f} | {slow / fast:.1f} | {extra} |")
-            print(lines[-1], file=sys.stderr)
-    return lines
+def row_of(family: str, name: str, logits: Tensor, *, memory: bool) -> list[str]:
+    """Time a line of the table."""
+    calls = {
+        "pipeline": TimedCall(draw=partial(pipeline, **FILTERS[name])),  # type: ignore[arg-type]
+        "native": TimedCall(draw=native_for(name, len(logits))),
+    }
+    times = timer_for(CPU, 7).time(calls, [logits])
+    slow, fast = (times[call].us / 1e3 for call in calls)  # type: ignore[union-attr]
+    extra = ""
+    if memory:
+        command = [sys.executable, __file__, "--memory-of", family, name, *map(str, logits.shape)]
+        megabytes = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        extra = f"{1e6 * megabytes / logits.nbytes:.2f}"
+    cells = [family, name, f"{slow:.1f}", f"{fast:.1f}", f"{slow / fast:.1f}", extra]
+    print(" | ".join(cells), file=sys.stderr)
+    return cells
 
 
 def main() -> None:
@@ -161,16 +140,16 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.memory_of:
-        family, filters, batch, vocab_size = options.memory_of
-        print_memory(family, filters, int(batch), int(vocab_size))
+        family, filters, *sizes = options.memory_of
+        print_memory(family, filters, *map(int, sizes))
         return
+    rows = []
+    for family in options.families:
+        logits = logits_of(family, options.batch, options.vocab_size)
+        rows += [row_of(family, name, logits, memory=not options.no_memory) for name in FILTERS]
     shape = f"[{options.batch}, {options.vocab_size}] float32, T = {TEMPERATURE}, {options.threads} threads"
-    lines = [
-        f"{shape}; torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}",
-        "",
-    ]
-    lines += table(options.batch, options.vocab_size, options.families, memory=not options.no_memory)
-    text = "\n".join(lines) + "\n"
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}"
+    text = f"{shape}; {versions}\n\n{markdown_table(COLUMNS, rows, COLUMNS[:2])}\n"
     print(text)
     if options.output:
         options.output.write_text(f"`python benchmarks/cpu.py --output {options.output}`\n\n{text}")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import platform
 import sys
@@ -23,6 +24,7 @@ import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from time import perf_counter_ns
 
 import torch
@@ -37,8 +39,8 @@ SLOTS, SLOT_TOKENS, SLOT_VOCAB_SIZE = 256, 16_384, 151_936
 PLUGIN = """
     import torch
     import tokendraw
+    from tokendraw import plugin as face
 
-    face = getattr(tokendraw, "plugin", tokendraw)
     ready = None  # what a call returns once the plugin has been accepted
 
     common = dict(
@@ -70,8 +72,8 @@ PLUGIN = """
     class Plugin:
         @face.hookimpl
         def tokendraw_describe(self):
-            verifying = getattr(face, "VerifyCapabilities", face.Capabilities)
-            operations = {"sample": face.Capabilities(**common), "verify": verifying(**common, **verifies)}
+            verify = face.VerifyCapabilities(**common, **verifies)
+            operations = {"sample": face.Capabilities(**common), "verify": verify}
             return face.PluginInfo(name="ready", api_version=1, priority=1000, operations=operations)
 
         @face.hookimpl
@@ -100,10 +102,20 @@ def sampler_of(device: torch.device) -> Iterator[tuple[tokendraw.Sampler, object
         yield sampler, sys.modules["ready_tokendraw"]
 
 
-def microseconds(calls: list[Callable[[], object]], device: torch.device) -> float:
-    """Measure the time until a call returns: the least mean of a round of all calls."""
+def microseconds(
+    calls: list[Callable[[], object]],
+    device: torch.device,
+    *,
+    rounds: int = ROUNDS,
+    before: Callable[[], object] = lambda: None,
+) -> float:
+    """Measure the time until a call returns: the least mean of a round of all calls.
+
+    :param before: called before each round, outside of the time.
+    """
     least = float("inf")
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
+        before()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         start = perf_counter_ns()
@@ -111,6 +123,11 @@ def microseconds(calls: list[Callable[[], object]], device: torch.device) -> flo
             call()
         least = min(least, (perf_counter_ns() - start) / len(calls) / 1e3)
     return least
+
+
+def microseconds_once(calls: list[Callable[[], object]], device: torch.device) -> float:
+    """Measure the median time of single calls, each made once."""
+    return median(microseconds([call], device, rounds=1) for call in calls)
 
 
 def repeated(call: Callable[[], object]) -> list[Callable[[], object]]:
@@ -162,16 +179,15 @@ def sampling(device: torch.device, sampler: tokendraw.Sampler, module: object) -
             )
 
 
-def microseconds_once(calls: list[Callable[[], object]], device: torch.device) -> float:
-    """Measure the median time of single calls, each made once."""
-    taken = []
-    for call in calls:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        start = perf_counter_ns()
-        call()
-        taken.append((perf_counter_ns() - start) / 1e3)
-    return sorted(taken)[len(taken) // 2]
+def metadata_by_row(drafts: Drafts, by_request: SamplingMetadata, rows: int) -> SamplingMetadata:
+    """Make metadata with a position for each row of the target, as for :func:`requests` by request."""
+    positions = speculative.row_positions(drafts.cu_num_logits, by_request.positions, rows)
+    return SamplingMetadata.from_params(
+        requests(len(by_request.positions)),
+        device=positions.device,
+        positions=positions,
+        row_index=speculative.row_index(drafts.cu_num_logits, rows),
+    )
 
 
 def verification(
@@ -191,12 +207,7 @@ def verification(
     told = Drafts.from_lists([list(range(n)) for n in counts], device=device)
     untold = Drafts(draft_token_ids=told.draft_token_ids, cu_num_logits=told.cu_num_logits, max_drafts=DRAFTS)
     by_request = SamplingMetadata.from_params(requests(REQUESTS), device=device, positions=range(REQUESTS))
-    by_row = SamplingMetadata.from_params(
-        requests(REQUESTS),
-        device=device,
-        positions=speculative.row_positions(told.cu_num_logits, by_request.positions, rows),
-        row_index=speculative.row_index(told.cu_num_logits, rows),
-    )
+    by_row = metadata_by_row(told, by_request, rows)
     for title, drafts, metadata in (
         ("verify, metadata by row", told, by_row),
         ("verify, metadata by request", told, by_request),
@@ -223,8 +234,6 @@ def metadata(device: torch.device) -> Iterator[tuple[str, float]]:
     made = SamplingMetadata.from_params(requests(256), device=device, positions=range(256))
     at = torch.arange(256, device=device)
     yield "with_positions, a tensor", microseconds(repeated(lambda: made.with_positions(at)), device)
-    if hasattr(tokendraw, "RequestSlots"):  # not in an older checkout
-        yield from slots(device)
 
 
 def slots(device: torch.device) -> Iterator[tuple[str, float]]:
@@ -259,15 +268,8 @@ def slots(device: torch.device) -> Iterator[tuple[str, float]]:
 
 def microseconds_of_add(kept: tokendraw.RequestSlots, params: SamplingParams, prompt: object) -> float:
     """Measure the least time until ``add`` returns, in a slot that is empty and a device that is idle."""
-    least = float("inf")
-    for _ in range(ROUNDS // 3):
-        kept.remove(7)
-        if kept.device.type == "cuda":
-            torch.cuda.synchronize(kept.device)
-        start = perf_counter_ns()
-        kept.add(7, params, prompt)
-        least = min(least, (perf_counter_ns() - start) / 1e3)
-    return least
+    call = functools.partial(kept.add, 7, params, prompt)
+    return microseconds([call], kept.device, rounds=ROUNDS // 3, before=lambda: kept.remove(7))
 
 
 def verification_by_plugin(device: torch.device) -> Iterator[tuple[str, float]]:
@@ -280,12 +282,7 @@ def verification_by_plugin(device: torch.device) -> Iterator[tuple[str, float]]:
     probs = torch.full((SLOTS * DRAFTS, VOCAB_SIZE), 1 / VOCAB_SIZE, device=device)
     drawn = Drafts.from_lists([list(range(DRAFTS))] * SLOTS, device=device, draft_probs=probs)
     by_request = SamplingMetadata.from_params(requests(SLOTS), device=device, positions=range(SLOTS))
-    by_row = SamplingMetadata.from_params(
-        requests(SLOTS),
-        device=device,
-        positions=speculative.row_positions(drafts.cu_num_logits, by_request.positions, rows),
-        row_index=speculative.row_index(drafts.cu_num_logits, rows),
-    )
+    by_row = metadata_by_row(drafts, by_request, rows)
     for title, batch, metadata in (
         ("chosen drafts, metadata by row", drafts, by_row),
         ("chosen drafts, metadata by request", drafts, by_request),
@@ -303,6 +300,7 @@ def table(device: torch.device) -> list[str]:
             sampling(device, sampler, module),
             verification(device, sampler, module),
             metadata(device),
+            slots(device),
             *([] if device.type == "cpu" else [verification_by_plugin(device)]),
         ):
             for name, us in source:
