@@ -29,7 +29,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -210,9 +209,13 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     import vllm
 
     has_drafts, on_gpu = options.drafts in ("with", "drawn"), torch.cuda.is_available()
-    calls = {"": timed_calls(has_drafts) if on_gpu else Calls()}
+    calls: dict[str, Calls] = {}
     more: dict[str, Any] = {"enforce_eager": True}
     if on_gpu:
+        from vllm.v1.worker.gpu.sample.sampler import Sampler
+        from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
+
+        calls[""] = Calls(RejectionSampler if has_drafts else Sampler, "__call__")
         more = {
             "gpu_memory_utilization": 0.6,
             "jit_monitor_verbose": True,
@@ -234,7 +237,9 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         **more,
     )
     if on_gpu and options.drafts == "drawn":
-        calls[": a draft"] = timed_drafts()
+        from vllm.v1.worker.gpu.spec_decode import speculator
+
+        calls[": a draft"] = Calls(speculator, "gumbel_sample")  # of the engine that is there
     ready = time.time() - float(os.environ["START"])
     vocab_size = llm.llm_engine.model_config.get_vocab_size()
     prompts = make_prompts(max(options.requests), vocab_size, repeated=has_drafts)
@@ -266,71 +271,44 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         "cases": cases,
         "greedy": greedy,
         "greedy_again": sum(x == y for x, y in zip(greedy, again, strict=True)),
-        "seeds": compare_seeds(draw, max(options.requests), options.tokens),
+        "seeds": seeded(draw, max(options.requests), options.tokens),
     }
 
 
-@dataclass
 class Calls:
-    """The calls of vLLM's sampler of this process."""
+    """The calls of a function of vLLM's in this process, each between two events.
 
-    is_queued: bool = False
-    """Whether the GPU gets other work before each call."""
-    events: list[tuple[int, Any, Any]] = field(default_factory=list)
-    """Of each call the number of logits rows, and the events before and after."""
+    :ivar is_queued: whether the GPU gets other work before each call.
+    """
 
-    def time(self, logits: Any, call: Callable[[], Any]) -> Any:
-        """Make a call between two events."""
+    def __init__(self, owner: Any, name: str) -> None:
         import torch
 
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-        if self.is_queued:
-            torch.cuda._sleep(QUEUED_CYCLES)
-        events[0].record()
-        output = call()
-        events[1].record()
-        self.events.append((logits.shape[0], *events))
-        return output
+        original = getattr(owner, name)
+        self.is_queued = False
+        self.events: list[tuple[int, Any, Any]] = []
+
+        def timed(*arguments: Any, **options: Any) -> Any:
+            (logits, *_) = (v for v in (*arguments, *options.values()) if isinstance(v, torch.Tensor))
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            if self.is_queued:
+                torch.cuda._sleep(QUEUED_CYCLES)
+            begin.record()
+            output = original(*arguments, **options)
+            end.record()
+            self.events.append((logits.shape[0], begin, end))
+            return output
+
+        setattr(owner, name, timed)
 
     def median(self, rows: int) -> float:
-        """Return the median microseconds of the calls with at least so many rows, NaN for none; forget the calls."""
-        if not self.events:
-            return float("nan")
+        """Return the median microseconds of the calls with at least so many rows of logits; forget the calls."""
         import torch
 
         torch.cuda.synchronize()
         times = [begin.elapsed_time(end) * 1e3 for count, begin, end in self.events if count >= rows]
         self.events.clear()
         return statistics.median(times)
-
-
-def timed_calls(has_drafts: bool) -> Calls:
-    """Put events around the calls of vLLM's sampler of this process."""
-    from vllm.v1.worker.gpu.sample.sampler import Sampler
-    from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
-
-    calls = Calls()
-    sampler = RejectionSampler if has_drafts else Sampler
-    original = sampler.__call__
-
-    def timed(self: Any, logits: Any, *arguments: Any, **options: Any) -> Any:
-        return calls.time(logits, lambda: original(self, logits, *arguments, **options))
-
-    sampler.__call__ = timed
-    return calls
-
-
-def timed_drafts() -> Calls:
-    """Put events around the draws of drafts of this process, whose engine is there."""
-    from vllm.v1.worker.gpu.spec_decode import speculator
-
-    calls, original = Calls(), speculator.gumbel_sample
-
-    def timed(logits: Any, *arguments: Any, **options: Any) -> Any:
-        return calls.time(logits, lambda: original(logits, *arguments, **options))
-
-    speculator.gumbel_sample = timed
-    return calls
 
 
 def draft_folder(model: Path) -> Path:
@@ -363,34 +341,27 @@ def measure(
         found[name]["queued_us"] = each.median(len(requests))
         for other in calls.values():
             other.events.clear()
-    return found
+    nothing = float("nan")
+    return found or {"": {"us": nothing, "queued_us": nothing, "step_ms": step * 1e3}}
 
 
-def compare_seeds(draw: Callable[..., Any], size: int, tokens: int) -> dict[str, int]:
-    """Count by place the tokens of a seeded text before the first that differs from the text among other requests."""
+def seeded(draw: Callable[..., Any], size: int, tokens: int) -> dict[str, int]:
+    """Count by place the tokens of a seeded text that are as among other requests, up to the first that differs."""
 
-    def text(count: int, place: int, others: dict[str, Any]) -> list[int]:
-        requests = [dict(others) for _ in range(count)]
-        requests[place] = BOTH | {"seed": 77}
+    def text(count: int, place: int) -> list[int]:
+        requests = [dict(BOTH) for _ in range(count)]
+        requests[place] |= {"seed": 77}
         order = list(range(count))
         order[place], order[0] = 0, place  # the prompt is the same everywhere
         drawn: list[int] = draw(requests, tokens, order)[place]
         return drawn
 
-    base, middle = text(size, size // 2, BOTH), size // 2
-    places = {
-        "again": (size, middle, BOTH),
-        "last": (size, size - 1, BOTH),
-        "beside greedy ones": (size, middle, {"temperature": 0.0}),
-        "of 3": (min(3, size), min(1, size - 1), BOTH),
-        "alone": (1, 0, BOTH),
+    base = text(size, size // 2)
+    texts = {"again": text(size, size // 2), "last": text(size, size - 1), "alone": text(1, 0)}
+    return {
+        name: next((i for i, (x, y) in enumerate(zip(base, other, strict=True)) if x != y), tokens)
+        for name, other in texts.items()
     }
-    return {name: alike(base, text(*place)) for name, place in places.items()}
-
-
-def alike(one: list[int], other: list[int]) -> int:
-    """Count the tokens before the first that differs."""
-    return next((i for i, (x, y) in enumerate(zip(one, other, strict=True)) if x != y), len(one))
 
 
 def make_prompts(count: int, vocab_size: int, *, repeated: bool) -> list[dict[str, list[int]]]:

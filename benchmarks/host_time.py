@@ -179,17 +179,6 @@ def sampling(device: torch.device, sampler: tokendraw.Sampler, module: object) -
             )
 
 
-def metadata_by_row(drafts: Drafts, by_request: SamplingMetadata, rows: int) -> SamplingMetadata:
-    """Make metadata with a position for each row of the target, as for :func:`requests` by request."""
-    positions = speculative.row_positions(drafts.cu_num_logits, by_request.positions, rows)
-    return SamplingMetadata.from_params(
-        requests(len(by_request.positions)),
-        device=positions.device,
-        positions=positions,
-        row_index=speculative.row_index(drafts.cu_num_logits, rows),
-    )
-
-
 def verification(
     device: torch.device, sampler: tokendraw.Sampler, module: object
 ) -> Iterator[tuple[str, float]]:
@@ -207,7 +196,12 @@ def verification(
     told = Drafts.from_lists([list(range(n)) for n in counts], device=device)
     untold = Drafts(draft_token_ids=told.draft_token_ids, cu_num_logits=told.cu_num_logits, max_drafts=DRAFTS)
     by_request = SamplingMetadata.from_params(requests(REQUESTS), device=device, positions=range(REQUESTS))
-    by_row = metadata_by_row(told, by_request, rows)
+    by_row = SamplingMetadata.from_params(
+        requests(REQUESTS),
+        device=device,
+        positions=speculative.row_positions(told.cu_num_logits, by_request.positions, rows),
+        row_index=speculative.row_index(told.cu_num_logits, rows),
+    )
     for title, drafts, metadata in (
         ("verify, metadata by row", told, by_row),
         ("verify, metadata by request", told, by_request),
@@ -272,26 +266,6 @@ def microseconds_of_add(kept: tokendraw.RequestSlots, params: SamplingParams, pr
     return microseconds([call], kept.device, rounds=ROUNDS // 3, before=lambda: kept.remove(7))
 
 
-def verification_by_plugin(device: torch.device) -> Iterator[tuple[str, float]]:
-    """``Sampler.verify`` by the plugin that is chosen on a GPU, with its launches, until the call returns."""
-    os.environ["TOKENDRAW_DISABLE"] = "ready"
-    sampler = tokendraw.load_sampler(device=device)
-    drafts = Drafts.from_lists([list(range(DRAFTS))] * SLOTS, device=device)
-    rows = SLOTS * (DRAFTS + 1)
-    logits = torch.zeros(rows, VOCAB_SIZE, device=device)
-    probs = torch.full((SLOTS * DRAFTS, VOCAB_SIZE), 1 / VOCAB_SIZE, device=device)
-    drawn = Drafts.from_lists([list(range(DRAFTS))] * SLOTS, device=device, draft_probs=probs)
-    by_request = SamplingMetadata.from_params(requests(SLOTS), device=device, positions=range(SLOTS))
-    by_row = metadata_by_row(drafts, by_request, rows)
-    for title, batch, metadata in (
-        ("chosen drafts, metadata by row", drafts, by_row),
-        ("chosen drafts, metadata by request", drafts, by_request),
-        ("draft_probs, metadata by request", drawn, by_request),
-    ):
-        calls: list[Callable[[], object]] = [lambda b=batch, m=metadata: sampler.verify(logits, b, m)] * 5
-        yield f"verify by {sampler.verify_resolution.chosen}, {title}", microseconds(calls, device)
-
-
 def table(device: torch.device) -> list[str]:
     """The lines of the result, in Markdown."""
     lines = ["| call | us |", "| --- | --: |"]
@@ -301,7 +275,6 @@ def table(device: torch.device) -> list[str]:
             verification(device, sampler, module),
             metadata(device),
             slots(device),
-            *([] if device.type == "cpu" else [verification_by_plugin(device)]),
         ):
             for name, us in source:
                 lines.append(f"| {name} | {us:.1f} |")

@@ -126,7 +126,7 @@ OPTIONS = {
 def test_the_command_captures_calls_of_every_operation(operation):
     result = call("bench", "--op", operation, "--device", "cuda", *OPTIONS[operation], "--json")
     assert result.exit_code == 0, result.stderr
-    found, floor_name = json.loads(result.stdout), operations.get(operation).floor.name
+    found, floor_name = json.loads(result.stdout), operations.get(operation).floor
     assert "native" in found["contenders"]
     for cell in found["cells"]:
         for name, entry in {floor_name: cell[floor_name], **cell["entries"]}.items():

@@ -236,14 +236,16 @@ def flashinfer_chain(
     """Make a call for each way to hold drafts against their target.
 
     :param metadata: of the requests of the cell.
-    :param draft_ids: [B, K]; a buffer holds the target's B * (K + 1) rows and below them the B * K of the drafts.
+    :param draft_ids: [B * K]; a buffer holds the target's B * (K + 1) rows and below them the B * K of the drafts.
     """
     rows = _RowParameters.of(cell, metadata)
     if mode != "rejection":
         raise SamplerUnavailableError(f"it does not serve the mode {mode}")
     if rows.min_p is not None:
         raise SamplerUnavailableError("it does not serve min_p per row")
-    batch, count = draft_ids.shape
+    batch = cell.batch
+    draft_ids = draft_ids.view(batch, -1)
+    count = draft_ids.shape[1]
     requests = torch.arange(batch, device=draft_ids.device)
     rows = rows.take(torch.cat([requests.repeat_interleave(count + 1), requests.repeat_interleave(count)]))
     return _Steps(rows, draft_ids=draft_ids.int()).calls(CHAIN_WAYS)

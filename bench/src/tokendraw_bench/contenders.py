@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 import tokendraw
-from tokendraw import SamplerUnavailableError, TokendrawError
+from tokendraw import SamplerUnavailableError, SamplingMetadata, TokendrawError
 from tokendraw.plugin import Host
 from tokendraw.resolution import Candidate, State, detect_host, installed_version
 from tokendraw.tools import all_of, find_unsupported, make_call, nearest, one_of
 from tokendraw_bench import operations
 from tokendraw_bench.baselines import FLASHINFER
+from tokendraw_bench.cells import Cell
+from tokendraw_bench.logits import metadata_of
 from tokendraw_bench.operation import AnyCell, BenchOperation
 from tokendraw_bench.timing import TimedCall
 
@@ -153,9 +155,12 @@ def _plugin(candidate: Candidate, device: torch.device, operation: BenchOperatio
 
     @functools.cache
     def load(need: Any) -> Any:
-        if operation.load is not None:
-            return operation.load(candidate.name, device, need)
-        return tokendraw.load(operation.name, candidate.name, device=device, need=need)
+        if not issubclass(operation.cell, Cell):
+            return tokendraw.load(operation.name, candidate.name, device=device, need=need)
+        drawing = (operation.name,)
+        return tokendraw.load_sampler(
+            candidate.name, device=device, need=need, operations=drawing, companion=False
+        )
 
     def prepare(cell: AnyCell, arguments: Any, inputs: Any) -> tuple[TimedCall]:
         try:
@@ -187,12 +192,15 @@ def _split_contender(chosen: Contender, companion: Contender) -> Contender:
     The chosen sampler also draws the special rows, as common ones, as in a batch that the core splits.
     """
 
-    def prepare(cell: AnyCell, arguments: Any, inputs: Any) -> tuple[TimedCall]:
-        from tokendraw_bench.operations.sample import split
-
-        rows, common, special = split(cell, inputs.device)
-        whole = chosen.prepare(common[0], common[1], inputs)[0]
-        part = companion.prepare(special[0], special[1], inputs.index_select(0, rows))[0]
+    def prepare(cell: Any, arguments: Any, inputs: Any) -> tuple[TimedCall]:
+        if not cell.special_rows:
+            raise SamplerUnavailableError("it needs rows for the companion, found none; add --special")
+        common = replace(cell, special="none", seeded=False)
+        whole = chosen.prepare(common, metadata_of(common, inputs.device), inputs)[0]
+        params = [replace(cell.requests[row], seed=cell.seeds[row]) for row in cell.special_rows]
+        metadata = SamplingMetadata.from_params(params, device=inputs.device, positions=cell.special_rows)
+        rows = torch.tensor(cell.special_rows, device=inputs.device)
+        part = companion.prepare(replace(cell, batch=len(rows)), metadata, inputs.index_select(0, rows))[0]
 
         def draw(logits: Tensor) -> object:
             output: Any = whole.draw(logits)

@@ -13,7 +13,6 @@ the graph was captured with.
 from __future__ import annotations
 
 import itertools
-import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -88,15 +87,8 @@ class CudaTimer:
         self._clock = clock
 
     def buffers(self, nbytes: int) -> int:
-        """Return the number of buffers of the plan, or that exceeds the cache, from 2 to the most calls of a graph.
-
-        For a warm cache it is 1.
-        """
-        if self._plan.input_sets is not None:
-            return self._plan.input_sets
-        if self._plan.warm:
-            return 1
-        return min(max(2, math.ceil(self.working_set / nbytes)), _MAX_CALLS)
+        """Return the number of sets of inputs that calls take in turn."""
+        return self._plan.buffers(nbytes, working_set=self.working_set, most=_MAX_CALLS)
 
     def time(self, calls: Mapping[str, TimedCall], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
         """Capture every call, then replay each in turn, over and over."""

@@ -11,11 +11,10 @@ Beside them the bytes of the tensors of a call: their peak, and those alive afte
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -41,10 +40,11 @@ def readers(device: torch.device) -> Mapping[str, TimedCall]:
     if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
         from tokendraw_bench.kernels import read
 
+        def by_triton(words: int, warps: int, logits: Tensor) -> Tensor:
+            return read(words_of(logits, torch.int32), words, warps)
+
         for words, warps in _READ_PROGRAMS:
-            passes[f"Triton, {words} words a program"] = TimedCall(
-                draw=partial(_by_triton, read, words, warps)
-            )
+            passes[f"Triton, {words} words a program"] = TimedCall(draw=partial(by_triton, words, warps))
     return passes
 
 
@@ -126,49 +126,26 @@ def words_of(logits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     return flat[: flat.numel() - flat.numel() * flat.element_size() % 4 // 2].view(dtype)
 
 
-def _by_triton(read: Callable[[Tensor, int, int], Tensor], words: int, warps: int, logits: Tensor) -> Tensor:
-    return read(words_of(logits, torch.int32), words, warps)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryUse:
-    """Bytes of tensors beyond the tensors that were alive at the start.
-
-    :ivar peak: Returns the largest number so far.
-    :ivar alive: Returns the present number.
-    """
-
-    peak: Callable[[], int]
-    alive: Callable[[], int]
-
-
-@contextlib.contextmanager
-def memory_use(device: torch.device) -> Iterator[MemoryUse]:
-    """Measure the bytes of live tensors, less those alive at the start.
-
-    On CUDA they are those of torch's allocator, which knows the temporaries inside of an operation too; on a CPU those
-    that operations return.
-    """
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        yield MemoryUse(
-            peak=lambda: int(torch.cuda.max_memory_allocated(device)) - before,
-            alive=lambda: int(torch.cuda.memory_allocated(device)) - before,
-        )
-        return
-    with _LiveTensors() as live:
-        yield MemoryUse(peak=lambda: live.peak, alive=lambda: live.alive)
-
-
 def extra_memory(draw: Callable[[Any], object], inputs: Any, device: torch.device) -> int:
-    """Measure the peak of a call in bytes, less its inputs and result."""
-    with torch.no_grad(), memory_use(device) as use:
+    """Measure the peak of a call in bytes, less its inputs and result.
+
+    On CUDA the bytes are those of torch's allocator, which knows the temporaries inside of an operation too; on a CPU
+    those of the tensors that operations return.
+    """
+    with torch.no_grad():
+        if device.type != "cuda":
+            live = _LiveTensors()
+            with live:
+                result = draw(inputs)
+                extra = live.peak - live.alive
+                del result
+            return extra
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
         result = draw(inputs)
-        extra = use.peak() - use.alive()
+        extra = int(torch.cuda.max_memory_allocated(device)) - int(torch.cuda.memory_allocated(device))
         del result
-    return extra
+        return extra
 
 
 class _LiveTensors(TorchDispatchMode):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
     from tokendraw_bench.timing import Draw, TimedCall
 
@@ -84,43 +85,6 @@ class Preset:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Floor:
-    """The denominator of ratios: the time of the memory traffic that a call cannot avoid."""
-
-    name: str
-    """``read`` or ``copy``."""
-    note: str
-    """Sentence for the notes, with ``{}`` for the names of the fastest passes."""
-    passes: Callable[[Any], Mapping[str, TimedCall]]
-    """Makes passes over a set of inputs, by name; the fastest counts."""
-
-
-def _readers(inputs: Any) -> Mapping[str, TimedCall]:
-    from tokendraw_bench.floor import readers
-
-    return readers(inputs.device)
-
-
-READ = Floor(name="read", note="The read is the fastest of several: {}.", passes=_readers)
-"""Reads of inputs that are a single tensor."""
-
-
-def copy_of(what: str, source: Callable[[Any], Any]) -> Floor:
-    """Describe the copy of a tensor.
-
-    :param what: noun for the sentence about the copy.
-    :param source: finds the tensor among the inputs.
-    """
-
-    def copies(inputs: Any) -> Mapping[str, TimedCall]:
-        from tokendraw_bench.floor import copies
-
-        return copies(source, inputs)
-
-    return Floor(name="copy", note=f"The copy is of {what}, by {{}}.", passes=copies)
-
-
-@dataclass(frozen=True, kw_only=True)
 class BenchOperation:
     """How to time the calls of an operation."""
 
@@ -133,7 +97,8 @@ class BenchOperation:
     """Fields of the tuples of a preset's ``shapes``."""
     presets: Mapping[str, Preset]
     """Grids by name; every operation has the same names."""
-    floor: Floor = READ
+    copied: Callable[[Any], Tensor] | None = None
+    """Finds the tensor among the inputs whose copy ratios refer to; None: they refer to a read of the only tensor."""
     make_inputs: Callable[[Any, torch.device, torch.Generator], Any]
     """Makes a set of inputs on a device for the calls and the passes of the floor."""
     arguments: Callable[[Any, torch.device], Any] = lambda cell, device: None
@@ -144,8 +109,6 @@ class BenchOperation:
     """Returns the need of a cell's calls, for None that of every cell; None: the default of the operation."""
     renew: Callable[[Any], object] = lambda arguments: None
     """Changes the arguments of a call in place, so that it draws something else."""
-    load: Callable[[str, torch.device, Any], Any] | None = None
-    """Loads a provider by its name, for a device and a need, without a companion; None: :func:`tokendraw.load`."""
     baselines: Callable[[], Mapping[str, Prepare]] = dict
     """Returns the baselines of the operation by name."""
     measured: Callable[[Any, Any], Mapping[str, float]] = lambda cell, inputs: {}
@@ -156,6 +119,17 @@ class BenchOperation:
     """Note below the table, or ""."""
     baseline_note: Callable[[Any, Sequence[str]], str] = lambda cell, names: ""
     """Describes how baselines deviate from the cells of a run, or ""."""
+
+    @property
+    def floor(self) -> str:
+        """Name the traffic whose time is the denominator of ratios, ``read`` or ``copy``."""
+        return "copy" if self.copied else "read"
+
+    def passes(self, inputs: Any) -> Mapping[str, TimedCall]:
+        """Make passes over a set of inputs, by name; the fastest counts."""
+        from tokendraw_bench.floor import copies, readers
+
+        return copies(self.copied, inputs) if self.copied else readers(inputs.device)
 
     def grid(self, preset: str, **overrides: Sequence[Any]) -> tuple[Any, ...]:
         """List the cells of a preset, with some values replaced.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 from tokendraw.tools import all_of
 from tokendraw_bench import operations
@@ -93,11 +95,13 @@ class BenchReport:
     @property
     def busy(self) -> str:
         """Warn of times disturbed by other work, with the settings to change; "" without signs of it."""
+        floors = [line.floor for line in self.lines if isinstance(line.floor, Timing)]
         spreads: dict[str, float] = {}
-        for line in self.lines:
-            for name, entry in {f"the {self.operation.floor.name}": line.floor, **line.entries}.items():
-                if isinstance(entry, Timing):
-                    spreads[name] = max(spreads.get(name, 0.0), entry.spread)
+        for name, timing in (
+            *((f"the {self.operation.floor}", floor) for floor in floors),
+            *self._timings(),
+        ):
+            spreads[name] = max(spreads.get(name, 0.0), timing.spread)
         machine = self.machine if self.device == "cpu" else None
         return busy(machine, spreads, threads=self.threads, repeats=self.repeats)
 
@@ -123,7 +127,7 @@ class BenchReport:
         """Describe how times were taken and are written."""
         return (
             f"Medians of {self.repeats}, in turns; {self.method}. In brackets the ratio to the "
-            f"{self.operation.floor.name}; ± half the distance of the quartiles, where it is over 5 %."
+            f"{self.operation.floor}; ± half the distance of the quartiles, where it is over 5 %."
         )
 
     @property
@@ -132,27 +136,25 @@ class BenchReport:
         operation = self.operation
         baselines = [name for name in self.contenders if name in operation.baselines()]
         passes = all_of(dict.fromkeys(line.floor_by for line in self.lines if line.floor_by))
-        floor = operation.floor.note.format(passes) if passes else ""
+        kind = (
+            "the fastest of several:"
+            if operation.floor == "read"
+            else "of the largest tensor that goes in, by"
+        )
+        floor = f"The {operation.floor} is {kind} {passes}." if passes else ""
         notes = [self.busy, floor, operation.note, operation.baseline_note(self.cell, baselines)]
         notes = [*(note for note in notes if note), *_unusual_notes(self.lines, self.contenders)]
         floors = [line.floor for line in self.lines if isinstance(line.floor, Timing)]
         hosts = [timing.host_us for timing in floors if timing.host_us is not None]
         if hosts and any(timing.largest_us for timing in floors):
-            notes.append(
-                f"The {operation.floor.name} keeps the host for {min(hosts):.1f} to {max(hosts):.1f} us."
-            )
+            notes.append(f"The {operation.floor} keeps the host for {min(hosts):.1f} to {max(hosts):.1f} us.")
         for name in self.contenders:
             ways = dict.fromkeys(way for line in self.lines if (way := line.way(name)))
             if ways:
                 notes.append(f"{name} is the fastest of several: {'; '.join(ways)}.")
-        reasons: dict[tuple[str, str], int] = {}
-        for name, reason in self._reasons():
-            reasons[name, reason] = reasons.get((name, reason), 0) + 1
-        for (name, reason), count in reasons.items():
+        for (name, reason), count in Counter(self._reasons()).items():
             notes.append(f"{name}: {reason.rstrip('.')} ({count} of {len(self.lines)} cells).")
-        eager = dict.fromkeys(
-            name for _, name, entry in self._entries() if isinstance(entry, Timing) and entry.how == "eager"
-        )
+        eager = dict.fromkeys(name for name, timing in self._timings() if timing.how == "eager")
         if eager:
             notes.append(f"Not in a graph, so that the time may be the host's: {all_of(eager)}.")
         return notes
@@ -160,41 +162,50 @@ class BenchReport:
     @property
     def has_times(self) -> bool:
         """Whether any contender could be timed."""
-        return any(isinstance(entry, Timing) for _, _, entry in self._entries())
+        return any(True for _ in self._timings())
 
     def as_json(self) -> dict[str, Any]:
         """Return the run under the keys of the command's ``--json``."""
+        constants = [axis.field for axis in self.operation.axes if axis not in self.cell_axes]
         return {
-            **{name: getattr(self, name) for name in _JSON_FIELDS},
+            "command": self.command,
+            "device": self.device,
+            "method": self.method,
+            "repeats": self.repeats,
+            "threads": self.threads,
+            "omp_wait_policy": self.omp_wait_policy,
+            "versions": self.versions,
+            "contenders": self.contenders,
+            "seconds": self.seconds,
             "operation": self.operation.name,
             "cores": self.machine.cores if self.machine else None,
             "load": self.machine.load if self.machine else None,
             "busy": self.busy,
             "notes": self.notes,
-            **{
-                axis.field: getattr(self.cell, axis.field)
-                for axis in self.operation.axes
-                if axis not in self.cell_axes
-            },
+            **{name: getattr(self.cell, name) for name in constants},
             "cells": [self._line_json(line) for line in self.lines],
         }
 
     def _line_json(self, line: CellResult) -> dict[str, Any]:
+        def json(entry: Timing | Failure, by: str) -> dict[str, Any]:
+            if isinstance(entry, Timing):
+                return {**asdict(entry), "ratio": line.ratio(entry), "reason": "", "by": by}
+            empty = dict.fromkeys([*(item.name for item in fields(Timing)), "ratio"])
+            return {**empty, "reason": entry.reason, "by": by}
+
+        entries = {name: json(entry, line.way(name)) for name, entry in line.entries.items()}
+        for name, entry in entries.items():
+            if line.memory:
+                entry["extra_memory"] = line.memory.get(name)
+            if line.edges is not None:
+                entry["edge"] = line.edges.get(name)
         return {
             **{axis.field: getattr(line.cell, axis.field) for axis in self.cell_axes},
             **line.figures,
             "buffers": line.buffers,
             "nbytes": line.cell.nbytes,
-            self.operation.floor.name: {**_entry_json(line, line.floor), "by": line.floor_by},
-            "entries": {
-                name: {
-                    **_entry_json(line, entry),
-                    "by": line.way(name),
-                    **_memory_json(line, name),
-                    **_edge_json(line, name),
-                }
-                for name, entry in line.entries.items()
-            },
+            self.operation.floor: json(line.floor, line.floor_by),
+            "entries": entries,
         }
 
     def _reasons(self) -> Iterator[tuple[str, str]]:
@@ -206,10 +217,11 @@ class BenchReport:
                     if isinstance(result, Failure):
                         yield way, result.reason
 
-    def _entries(self) -> Iterator[tuple[CellResult, str, Timing | Failure]]:
+    def _timings(self) -> Iterator[tuple[str, Timing]]:
         for line in self.lines:
             for name, entry in line.entries.items():
-                yield line, name, entry
+                if isinstance(entry, Timing):
+                    yield name, entry
 
 
 def _unusual_notes(lines: Sequence[CellResult], contenders: Sequence[str]) -> Iterator[str]:
@@ -243,28 +255,6 @@ def _range(ratios: Sequence[float]) -> str:
     return least if least == most else f"{least} to {most}"
 
 
-_JSON_FIELDS = (
-    *("command", "device", "method", "repeats", "threads", "omp_wait_policy", "versions", "contenders"),
-    "seconds",
-)
-
-
-def _entry_json(line: CellResult, entry: Timing | Failure) -> dict[str, Any]:
-    if isinstance(entry, Failure):
-        return dict.fromkeys([*(item.name for item in fields(Timing)), "ratio"]) | {"reason": entry.reason}
-    return {**asdict(entry), "ratio": line.ratio(entry), "reason": ""}
-
-
-def _edge_json(line: CellResult, name: str) -> dict[str, Any]:
-    return {} if line.edges is None else {"edge": line.edges.get(name)}
-
-
-def _memory_json(line: CellResult, name: str) -> dict[str, Any]:
-    """Return the extra memory of a contender, if measured."""
-    return {"extra_memory": line.memory.get(name)} if line.memory else {}
-
-
-_T = TypeVar("_T", int, float)
 _NOTABLE_SPREAD = 0.05
 
 
@@ -285,19 +275,18 @@ def header(report: BenchReport) -> list[str]:
 
 def rows(report: BenchReport) -> list[list[str]]:
     """Return the cells as text."""
-    columns = _columns(report)
+    columns = [*_columns(report)]
     return [[column.text(line) for column in columns] for line in report.lines]
 
 
 def as_text(report: BenchReport) -> list[str]:
     """Write lines without rules; no column is ever cut."""
-    columns = _columns(report)
     table = [header(report), *rows(report)]
     widths = [max(map(len, texts)) for texts in zip(*table, strict=True)]
+    forms = ["<" if column.is_in_words else ">" for column in _columns(report)]
     return [
         "  ".join(
-            text.ljust(width) if column.is_in_words else text.rjust(width)
-            for text, width, column in zip(row, widths, columns, strict=True)
+            f"{text:{form}{width}}" for text, form, width in zip(row, forms, widths, strict=True)
         ).rstrip()
         for row in table
     ]
@@ -327,36 +316,40 @@ def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]], in_word
     return "\n".join(f"| {' | '.join(row)} |" for row in (titles, rule, *rows))
 
 
-def _columns(report: BenchReport) -> list[_Column]:
-    """List the columns: axes, figures of the inputs, the floor, the contenders, and edges of a sweep."""
-    columns = [_axis_column(axis) for axis in report.cell_axes if _has_column(axis, report)]
-    columns += [
-        _figure_column(name) for name in dict.fromkeys(f for line in report.lines for f in line.figures)
-    ]
-    columns.append(_Column(f"{report.operation.floor.name} us", _floor))
+def _columns(report: BenchReport) -> Iterator[_Column]:
+    """Yield the columns: axes, figures of the inputs, the floor, the contenders, and edges of a sweep.
+
+    An optional axis has one only where a cell deviates from the default.
+    """
+    lines = report.lines
+    for axis in report.cell_axes:
+        default = report.operation.cell.__dataclass_fields__[axis.field].default
+        if not axis.optional or any(getattr(line.cell, axis.field) != default for line in lines):
+            yield _Column(axis.title, partial(_axis, axis.field), is_in_words=bool(axis.choices))
+    for title in dict.fromkeys(figure for line in lines for figure in line.figures):
+        yield _Column(title, partial(_figure, title))
+    yield _Column(f"{report.operation.floor} us", _floor)
+    timings = [entry for line in lines for entry in line.entries.values() if isinstance(entry, Timing)]
     for name in report.contenders:
-        columns += _contender_columns(name, report)
-    if any(line.edges is not None for line in report.lines):
-        columns.append(_Column("edge", _edges, is_in_words=True))
-    return columns
+        yield _Column(f"{name} us", partial(_entry, name))
+        if any(timing.largest_us is not None for timing in timings):
+            yield _Column("largest", partial(_largest, name))
+        for field_, title in (("host_us", "host us"), ("least_host_us", "least host us")):
+            if any(getattr(timing, field_) is not None for timing in timings):
+                yield _Column(title, partial(_host, name, field_))
+        if any(line.memory for line in lines):
+            yield _Column("extra memory", partial(_memory, name))
+    if any(line.edges is not None for line in lines):
+        yield _Column("edge", _edges, is_in_words=True)
 
 
-def _has_column(axis: Axis, report: BenchReport) -> bool:
-    """Whether an axis has a column: an optional one only where a cell deviates from the default."""
-    default = report.operation.cell.__dataclass_fields__[axis.field].default
-    return not (axis.optional and all(getattr(line.cell, axis.field) == default for line in report.lines))
+def _axis(field_: str, line: CellResult) -> str:
+    value = getattr(line.cell, field_)
+    return "none" if value is None else str(value)
 
 
-def _axis_column(axis: Axis) -> _Column:
-    def text(line: CellResult) -> str:
-        value = getattr(line.cell, axis.field)
-        return "none" if value is None else str(value)
-
-    return _Column(axis.title, text, is_in_words=bool(axis.choices))
-
-
-def _figure_column(name: str) -> _Column:
-    return _Column(name, lambda line: f"{line.figures[name]:,.0f}" if name in line.figures else "-")
+def _figure(title: str, line: CellResult) -> str:
+    return _number(line.figures.get(title), "{:,.0f}")
 
 
 def _floor(line: CellResult) -> str:
@@ -367,21 +360,8 @@ def _edges(line: CellResult) -> str:
     return ", ".join(f"{name} {growth:.1f}x" for name, growth in (line.edges or {}).items())
 
 
-def _contender_columns(name: str, report: BenchReport) -> Iterator[_Column]:
-    """Yield the columns of a contender: its time, and what else was measured."""
-    yield _Column(f"{name} us", lambda line: _entry(line, line.entries[name]))
-    timings = [entry for line in report.lines for entry in line.entries.values() if isinstance(entry, Timing)]
-    if any(timing.largest_us is not None for timing in timings):
-        yield _Column("largest", lambda line: _largest(line.entries[name]))
-    if any(timing.host_us is not None for timing in timings):
-        yield _Column("host us", lambda line: _host(line.entries[name], "host_us"))
-    if any(timing.least_host_us is not None for timing in timings):
-        yield _Column("least host us", lambda line: _host(line.entries[name], "least_host_us"))
-    if any(line.memory for line in report.lines):
-        yield _Column("extra memory", lambda line: _or_dash(line.memory.get(name), _size))
-
-
-def _entry(line: CellResult, entry: Timing | Failure) -> str:
+def _entry(name: str, line: CellResult) -> str:
+    entry = line.entries[name]
     if isinstance(entry, Failure):
         return "-"
     ratio = line.ratio(entry)
@@ -389,32 +369,31 @@ def _entry(line: CellResult, entry: Timing | Failure) -> str:
     return f"{_number(entry.us)} ({ratio:.{places}f}x){_spread(entry)}"
 
 
-def _largest(entry: Timing | Failure) -> str:
+def _largest(name: str, line: CellResult) -> str:
     """Write the largest time with its ratio to the median."""
+    entry = line.entries[name]
     if isinstance(entry, Failure) or entry.largest_us is None:
         return "-"
     return f"{_number(entry.largest_us)} ({entry.largest_us / entry.us:.2f}x)"
 
 
-def _host(entry: Timing | Failure, field: str) -> str:
-    return _or_dash(getattr(entry, field, None), _number)
+def _host(name: str, field_: str, line: CellResult) -> str:
+    return _number(getattr(line.entries[name], field_, None))
 
 
-def _or_dash(value: _T | None, text: Callable[[_T], str]) -> str:
+def _memory(name: str, line: CellResult) -> str:
+    nbytes = line.memory.get(name)
+    if nbytes is None or nbytes < 1000:
+        return "-" if nbytes is None else f"{nbytes} B"
+    return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 10**6 else f"{nbytes / 1e3:,.1f} KB"
+
+
+def _number(value: float | None, form: str = "") -> str:
     """Write a value; a dash for None and NaN."""
-    return "-" if value is None or value != value else text(value)
-
-
-def _number(us: float) -> str:
-    return f"{us:.1f}" if us < 999.95 else f"{us:,.0f}"
+    if value is None or value != value:
+        return "-"
+    return (form or ("{:.1f}" if value < 999.95 else "{:,.0f}")).format(value)
 
 
 def _spread(timing: Timing) -> str:
     return f" ±{100 * timing.spread:.0f} %" if timing.spread > _NOTABLE_SPREAD else ""
-
-
-def _size(nbytes: int) -> str:
-    for unit, of in (("MB", 10**6), ("KB", 10**3)):
-        if nbytes >= of:
-            return f"{nbytes / of:,.1f} {unit}"
-    return f"{nbytes} B"

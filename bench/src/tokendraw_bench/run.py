@@ -95,7 +95,7 @@ def run(
             if key != operation.input_key(cell):
                 key, inputs = None, []  # two sets of buffers need not fit
                 inputs = _buffers(cell, device, timer)
-                figures, passes = operation.measured(cell, inputs[0]), operation.floor.passes(inputs[0])
+                figures, passes = operation.measured(cell, inputs[0]), operation.passes(inputs[0])
                 key = operation.input_key(cell)
             line = _line(cell, contenders, inputs, passes, device, timer, measures_memory)
             passes = {line.floor_by: passes[line.floor_by]}  # the fastest, until the inputs change
@@ -170,7 +170,7 @@ def _line(
         except Exception as error:  # of a plugin, which may raise what it likes
             entries[contender.name] = Failure(reason=format_error(error))
     every = {key: call for ways in calls.values() for key, call in ways.items()}
-    times = measure(every, inputs, timer, passes=passes, subject=str(cell), floor=operation.floor.name)
+    times = measure(every, inputs, timer, passes=passes, subject=str(cell), floor=operation.floor)
     memory = {}
     for name, ways in calls.items():
         timings = {key: us for key in ways if isinstance(us := times.calls[key], Timing)}

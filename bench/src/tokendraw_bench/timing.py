@@ -94,6 +94,12 @@ class SamplePlan:
     graphs: bool = True
     input_sets: int | None = None
 
+    def buffers(self, nbytes: int, *, working_set: int, most: int) -> int:
+        """Return the number of the plan, or of sets that exceed a working set, 2 to ``most``; 1 for a warm cache."""
+        if self.input_sets is not None:
+            return self.input_sets
+        return 1 if self.warm else min(max(2, math.ceil(working_set / nbytes)), most)
+
 
 class Timer(Protocol):
     """Times calls on one device.
@@ -137,12 +143,8 @@ class WallTimer:
         self._synchronize = synchronize or (lambda: None)
 
     def buffers(self, nbytes: int) -> int:
-        """Return the number of sets of the plan, or that exceeds the caches, at least 2; 1 for a warm cache."""
-        if self._plan.input_sets is not None:
-            return self._plan.input_sets
-        if self._plan.warm:
-            return 1
-        return min(max(2, math.ceil(_WORKING_SET_BYTES / nbytes)), _MAX_BUFFERS)
+        """Return the number of sets of inputs that calls take in turn."""
+        return self._plan.buffers(nbytes, working_set=_WORKING_SET_BYTES, most=_MAX_BUFFERS)
 
     def time(self, calls: Mapping[str, TimedCall], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
         """Warm up, then take samples of all calls in turn."""

@@ -71,7 +71,7 @@ def write_report(file: Path, report: Mapping[str, Any]) -> None:
 def _section(run: Mapping[str, Any]) -> PageSection:
     """Return the answers, the chart and the table of a run or a sweep."""
     contenders, cells, operation = run["contenders"], run["cells"], operations.get(run["operation"])
-    floor, axes = operation.floor.name, [axis.field for axis in operation.axes if axis.field in cells[0]]
+    floor, axes = operation.floor, [axis.field for axis in operation.axes if axis.field in cells[0]]
     varied = [axis for axis in axes if len({cell[axis] for cell in cells}) > 1]
     shown = varied + [key for key in cells[0] if key not in {*axes, "buffers", "nbytes", "entries", floor}]
     floors = f"{floor.replace('copy', 'copie')}s"

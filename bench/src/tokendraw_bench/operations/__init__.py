@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tokendraw import InvalidParameterError
 from tokendraw.tools import find_operation, one_of, operation_names
-from tokendraw_bench.operation import Axis, BenchOperation, Preset, copy_of
+from tokendraw_bench.operation import Axis, BenchOperation, Preset
 
 if TYPE_CHECKING:
     import torch
@@ -132,10 +132,7 @@ def _bench_of(name: str, functions: Mapping[str, TensorFunction]) -> BenchOperat
         axes=axes,
         shape=tuple(axis.field for axis in axes),
         presets=grids,
-        floor=copy_of(
-            "the largest tensor that goes in",
-            lambda arguments: max(_tensors(arguments), key=lambda tensor: tensor.nbytes),
-        ),
+        copied=lambda arguments: max(_tensors(arguments), key=lambda tensor: tensor.nbytes),
         make_inputs=lambda cell, device, generator: cell.arguments(device, generator),
         arguments=_buffers,
         step=_step,

@@ -119,13 +119,6 @@ class EditArguments:
     """[B, ceil(V / 32)] int32."""
 
 
-def _make_logits(cell: ProcessCell, device: torch.device, generator: torch.Generator) -> Tensor:
-    import torch
-
-    logits = torch.empty(cell.batch, cell.vocab_size, device=device)
-    return logits.normal_(0.0, 2.5, generator=generator).to(getattr(torch, cell.dtype))
-
-
 def _params(cell: ProcessCell) -> SamplingParams:
     from tokendraw import SamplingParams
 
@@ -192,8 +185,11 @@ def _step(processor: Any, cell: ProcessCell, arguments: EditArguments) -> Draw:
     return process
 
 
-def _need_of(cell: ProcessCell | None) -> ProcessNeed:
-    return ProcessNeed() if cell is None else ProcessNeed(dtype=cell.dtype, vocab_size=cell.vocab_size)
+def _make_logits(cell: ProcessCell, device: torch.device, generator: torch.Generator) -> Tensor:
+    import torch
+
+    logits = torch.empty(cell.batch, cell.vocab_size, device=device)
+    return logits.normal_(0.0, 2.5, generator=generator).to(getattr(torch, cell.dtype))
 
 
 def _baselines() -> Mapping[str, Prepare]:
@@ -211,7 +207,7 @@ BENCH = BenchOperation(
     make_inputs=_make_logits,
     arguments=_arguments,
     step=_step,
-    need=_need_of,
+    need=lambda cell: ProcessNeed(dtype=cell.dtype, vocab_size=cell.vocab_size) if cell else ProcessNeed(),
     head=lambda cell: "Edits logits in place, again and again.",
     baselines=_baselines,
     note="A bitmask allows half of the ids, which lie anywhere, where no column says otherwise.",

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import tokendraw
 from tokendraw_bench.cells import BATCH, DTYPE, REQUESTS, VOCABULARY, Cell, logits_record
 from tokendraw_bench.operation import Prepare, Preset
 
@@ -16,8 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from tokendraw import Need, Sampler, SamplingMetadata
-    from tokendraw_bench.timing import Draw
+    from tokendraw import SamplingMetadata
 
     _Part: TypeAlias = tuple[Cell, SamplingMetadata]
 
@@ -49,34 +46,6 @@ def _make_logits(cell: Cell, device: torch.device, generator: torch.Generator) -
     return pad_rows(rows.to(getattr(torch, cell.dtype)), cell.row_padding)
 
 
-def _load(name: str, device: torch.device, need: Need) -> Sampler:
-    return tokendraw.load_sampler(name, device=device, need=need, companion=False)
-
-
-def _step(sampler: Sampler, cell: Cell, metadata: SamplingMetadata) -> Draw:
-    return functools.partial(sampler.sample, metadata=metadata)
-
-
-def split(cell: Any, device: torch.device) -> tuple[Tensor, _Part, _Part]:
-    """Divide the special rows of a cell from the batch.
-
-    :returns: the indices [special rows], the cell and metadata of the batch without special rows, and theirs.
-    :raises SamplerUnavailableError: no row is special.
-    """
-    import torch
-
-    from tokendraw import SamplerUnavailableError, SamplingMetadata
-    from tokendraw_bench.logits import metadata_of
-
-    if not cell.special_rows:
-        raise SamplerUnavailableError("it needs rows for the companion, found none; add --special")
-    common = replace(cell, special="none", seeded=False)
-    params = [replace(cell.requests[row], seed=cell.seeds[row]) for row in cell.special_rows]
-    metadata = SamplingMetadata.from_params(params, device=device, positions=cell.special_rows)
-    rows = torch.tensor(cell.special_rows, device=device)
-    return rows, (common, metadata_of(common, device)), (replace(cell, batch=len(rows)), metadata)
-
-
 def _baselines() -> Mapping[str, Prepare]:
     from tokendraw_bench.baselines import flashinfer_draw, torch_sort
 
@@ -93,7 +62,6 @@ BENCH = logits_record(
     axes=(BATCH, VOCABULARY, DTYPE, *REQUESTS),
     presets=PRESETS,
     make_inputs=_make_logits,
-    step=_step,
-    load=_load,
+    step=lambda sampler, cell, metadata: functools.partial(sampler.sample, metadata=metadata),
     baselines=_baselines,
 )

@@ -8,12 +8,11 @@ accepts about three drafts of four, of flat logits fewer; coupled accepts fewer,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
-import tokendraw
 from tokendraw.plugin import VERIFY_MODES, VerifyMode
 from tokendraw_bench.cells import (
     BATCH,
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from tokendraw import Drafts, Need, Sampler, SamplingMetadata, VerifyOutput
+    from tokendraw import Sampler, SamplingMetadata, VerifyOutput
     from tokendraw_bench.timing import Draw, TimedCall
 
 _DRAFT_NOISE = 0.5
@@ -126,7 +125,10 @@ def _make_logits(cell: VerifyCell, device: torch.device, generator: torch.Genera
     judging = speculative.target_rows(speculative.cu_num_logits(counts), len(ids))
     draft = target[judging]
     draft += _DRAFT_NOISE * torch.empty_like(draft).normal_(generator=generator)
-    drafts = _draw_drafts(draft, generator)
+    best, best_ids = draft.topk(TOP_K)
+    probability = (best / TEMPERATURE).softmax(-1)  # of the tokens that every filter keeps
+    probability = probability.where(probability.cumsum(-1) - probability < TOP_P, 0.0)
+    drafts = best_ids.gather(-1, probability.multinomial(1, generator=generator))
     draft_rows = torch.arange(len(ids), device=device)
     for logits, rows in ((target, judging.unsqueeze(-1)), (draft, draft_rows.unsqueeze(-1))):
         logits[rows, drafts], logits[rows, ids] = logits[rows, ids], logits[rows, drafts]
@@ -134,47 +136,28 @@ def _make_logits(cell: VerifyCell, device: torch.device, generator: torch.Genera
     return pad_rows(rows.to(getattr(torch, cell.dtype)), cell.row_padding)
 
 
-def _draw_drafts(logits: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw a token for each row, [rows, 1], out of those kept by every filter."""
-    best, ids = logits.topk(TOP_K)
-    probability = (best / TEMPERATURE).softmax(-1)
-    probability = probability.where(probability.cumsum(-1) - probability < TOP_P, 0.0)
-    return ids.gather(-1, probability.multinomial(1, generator=generator))
-
-
-def _drafts(cell: VerifyCell, device: torch.device) -> Drafts:
-    """Return the drafts of every buffer, without logits."""
+def _step(sampler: Sampler, cell: VerifyCell, metadata: SamplingMetadata) -> Draw:
     from tokendraw import Drafts
 
-    return Drafts.from_counts(draft_ids(cell, device), [cell.drafts] * cell.batch, any_placeholder=False)
-
-
-def _with_logits(drafts: Drafts, cell: VerifyCell, logits: Tensor) -> Drafts:
-    return drafts if cell.mode == "coupled" else replace(drafts, draft_logits=logits)
-
-
-def _load(name: str, device: torch.device, need: Need) -> Sampler:
-    return tokendraw.load_sampler(name, device=device, need=need, operations=("verify",), companion=False)
-
-
-def _step(sampler: Sampler, cell: VerifyCell, metadata: SamplingMetadata) -> Draw:
     assert metadata.device is not None
-    drafts, rows = _drafts(cell, metadata.device), cell.num_target_rows
+    ids, rows = draft_ids(cell, metadata.device), cell.num_target_rows
+    drafts = Drafts.from_counts(ids, [cell.drafts] * cell.batch, any_placeholder=False)
 
     def verify(logits: Tensor) -> VerifyOutput:
-        return sampler.verify(
-            logits[:rows], _with_logits(drafts, cell, logits[rows:]), metadata, mode=cell.mode
-        )
+        given = drafts if cell.mode == "coupled" else replace(drafts, draft_logits=logits[rows:])
+        return sampler.verify(logits[:rows], given, metadata, mode=cell.mode)
 
     return verify
 
 
-def _flashinfer_calls(cell: VerifyCell, metadata: SamplingMetadata) -> Sequence[TimedCall]:
+def _baselines() -> Mapping[str, Prepare]:
     from tokendraw_bench.baselines import flashinfer_chain
 
-    assert metadata.device is not None
-    ids = draft_ids(cell, metadata.device).view(cell.batch, cell.drafts)
-    return flashinfer_chain(cell, metadata, ids, cell.mode)
+    def chain(cell: VerifyCell, metadata: SamplingMetadata) -> Sequence[TimedCall]:
+        assert metadata.device is not None
+        return flashinfer_chain(cell, metadata, draft_ids(cell, metadata.device), cell.mode)
+
+    return {"flashinfer-direct": chain, "flashinfer-unfused": chain}
 
 
 BENCH = logits_record(
@@ -186,8 +169,5 @@ BENCH = logits_record(
     "alone for coupled, which looks at no others.",
     make_inputs=_make_logits,
     step=_step,
-    load=_load,
-    baselines=lambda: dict.fromkeys(
-        ("flashinfer-direct", "flashinfer-unfused"), cast(Prepare, _flashinfer_calls)
-    ),
+    baselines=_baselines,
 )
