@@ -12,8 +12,8 @@ the GPU wait for the host. A step is all of vLLM between two tokens of a request
 repeat themselves, so that n-grams are found. On a CPU, with vLLM's V1 runner, only the steps are timed; there
 ``--layers 2 --hidden-size 64`` leave mostly sampling of a step.
 
-Every engine also draws greedy texts, which have to be the same four times, and a text with a seed alone, beside others
-and in another place of the batch. vLLM's monitor of Triton reports the kernels compiled after the start.
+Every engine also draws greedy texts, which have to be the same four times. vLLM's monitor of Triton reports the kernels
+compiled after the start.
 """
 
 from __future__ import annotations
@@ -154,11 +154,9 @@ def lines(options: argparse.Namespace) -> Iterator[str]:
         same = [x == y for x, y in zip(*(each["greedy"] for each in engines), strict=True)]
         yield f"Greedy texts alike with and without the adapter: {sum(same)} of {len(same)}."
         for adapter, each in zip((alone, ours), engines, strict=True):
-            seeds = ", ".join(f"{place} {count}" for place, count in each["seeds"].items())
             yield (
-                f"{adapter[0].upper()}{adapter[1:]}: ready in {each['ready']:.1f} s; greedy texts alike in a second "
-                f"run: {each['greedy_again']} of {len(same)}; tokens of {options.tokens} of a text with a seed "
-                f"that are as among {max(options.requests) - 1} others: {seeds}; compiled after the start: "
+                f"{adapter}: ready in {each['ready']:.1f} s; greedy texts alike in a second run: "
+                f"{each['greedy_again']} of {len(same)}; compiled after the start: "
                 f"{', '.join(each['compiled']) or 'none'}."
             )
 
@@ -203,7 +201,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     """Start an engine in this process and measure it.
 
     :returns: ``versions``, ``ready`` in seconds since the process was started, ``cases`` as [name, requests, figures],
-        ``greedy`` and ``greedy_again``, and ``seeds``: by place, the tokens before the first that differs.
+        ``greedy`` and ``greedy_again``.
     """
     import torch
     import vllm
@@ -244,15 +242,13 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     vocab_size = llm.llm_engine.model_config.get_vocab_size()
     prompts = make_prompts(max(options.requests), vocab_size, repeated=has_drafts)
 
-    def draw(
-        requests: Sequence[dict[str, Any]], tokens: int, order: Sequence[int] | None = None
-    ) -> list[list[int]]:
+    def draw(requests: Sequence[dict[str, Any]], tokens: int) -> list[list[int]]:
         params = [
             vllm.SamplingParams(max_tokens=tokens, ignore_eos=True, detokenize=False, **request)
             for request in requests
         ]
-        chosen = [prompts[i] for i in (order or range(len(requests)))]
-        return [list(each.outputs[0].token_ids) for each in llm.generate(chosen, params, use_tqdm=False)]
+        texts = llm.generate(prompts[: len(requests)], params, use_tqdm=False)
+        return [list(each.outputs[0].token_ids) for each in texts]
 
     measure(draw, [CASES["no filter"](0, 1)], options, calls)  # counts nowhere: the first steps are slower
     cases = [
@@ -271,7 +267,6 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         "cases": cases,
         "greedy": greedy,
         "greedy_again": sum(x == y for x, y in zip(greedy, again, strict=True)),
-        "seeds": seeded(draw, max(options.requests), options.tokens),
     }
 
 
@@ -343,25 +338,6 @@ def measure(
             other.events.clear()
     nothing = float("nan")
     return found or {"": {"us": nothing, "queued_us": nothing, "step_ms": step * 1e3}}
-
-
-def seeded(draw: Callable[..., Any], size: int, tokens: int) -> dict[str, int]:
-    """Count by place the tokens of a seeded text that are as among other requests, up to the first that differs."""
-
-    def text(count: int, place: int) -> list[int]:
-        requests = [dict(BOTH) for _ in range(count)]
-        requests[place] |= {"seed": 77}
-        order = list(range(count))
-        order[place], order[0] = 0, place  # the prompt is the same everywhere
-        drawn: list[int] = draw(requests, tokens, order)[place]
-        return drawn
-
-    base = text(size, size // 2)
-    texts = {"again": text(size, size // 2), "last": text(size, size - 1), "alone": text(1, 0)}
-    return {
-        name: next((i for i, (x, y) in enumerate(zip(base, other, strict=True)) if x != y), tokens)
-        for name, other in texts.items()
-    }
 
 
 def make_prompts(count: int, vocab_size: int, *, repeated: bool) -> list[dict[str, list[int]]]:

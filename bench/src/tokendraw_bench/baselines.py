@@ -24,7 +24,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from types import MappingProxyType
 from typing import Any, Self, TypeAlias
 
@@ -273,7 +273,8 @@ class _Steps:
         for way in ways[frozenset(self._filters)]:
             if _FUSED in way and (self._fused is None or self._largest_top_k is None):
                 continue
-            draw = _chain([self._step(name) for name in way])
+            steps = [self._step(name) for name in way]
+            draw = partial(reduce, lambda value, step: step(value), steps)
             takes_seed = way[-1] == _FUSED or bool(self._seed(way[-1]))
             calls.append(TimedCall(draw=draw, graph_safe=takes_seed, way=", ".join(way)))
         return tuple(calls)
@@ -314,13 +315,3 @@ class _Steps:
         """Return the seed arguments of a function, if this version of the function has them."""
         takes = inspect.signature(getattr(self._sampling, name)).parameters.keys()
         return {"seed": _SEED, "offset": 0} if {"seed", "offset"} <= takes else {}
-
-
-def _chain(steps: list[Callable[[Any], Any]]) -> Draw:
-    def draw(logits: Tensor) -> object:
-        value: Any = logits
-        for step in steps:
-            value = step(value)
-        return value
-
-    return draw

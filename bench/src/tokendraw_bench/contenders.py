@@ -129,24 +129,20 @@ def find_unsupported_part(
     operation: BenchOperation, capabilities: Any, cell: AnyCell, arguments: Any, inputs: Any
 ) -> str | None:
     """Name the part of a cell's call beyond some capabilities; None if they cover the call."""
-    probe = _CapabilityProbe(operation, capabilities, cell)
-    part: Any = operation.step(probe, cell, arguments)(inputs)
+    need = operation.need(cell)
+
+    class Probe:
+        """Stand-in for a provider: a method runs nothing, and names the part beyond the capabilities."""
+
+        def __getattr__(self, method: str) -> Callable[..., str | None]:
+            def unsupported(*given: Any, **options: Any) -> str | None:
+                call = make_call(operation.name, method, *given, **options)
+                return find_unsupported(call, capabilities, operation=operation.name, need=need)
+
+            return unsupported
+
+    part: Any = operation.step(Probe(), cell, arguments)(inputs)
     return None if part is None else str(part)
-
-
-class _CapabilityProbe:
-    """Stand-in for a provider: a method names the part of the call beyond the capabilities, and runs nothing."""
-
-    def __init__(self, operation: BenchOperation, capabilities: Any, cell: AnyCell) -> None:
-        self._operation, self._capabilities = operation.name, capabilities
-        self._need = operation.need(cell)
-
-    def __getattr__(self, method: str) -> Callable[..., str | None]:
-        def unsupported(*arguments: Any, **options: Any) -> str | None:
-            call = make_call(self._operation, method, *arguments, **options)
-            return find_unsupported(call, self._capabilities, operation=self._operation, need=self._need)
-
-        return unsupported
 
 
 def _plugin(candidate: Candidate, device: torch.device, operation: BenchOperation) -> Contender:

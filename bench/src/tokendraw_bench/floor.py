@@ -101,19 +101,17 @@ def measure(
     passes = readers(buffers[0].device) if passes is None else passes
     named = {f"{floor}: {name}": call for name, call in passes.items()}
     times = timer.time(named | dict(calls), buffers)
-    reads = {name: times.pop(name) for name in named}
+    reads = {name: times.pop(f"{floor}: {name}") for name in passes}
     timings = {name: entry for name, entry in reads.items() if isinstance(entry, Timing)}
     if not timings:
         reasons = "; ".join(
-            f"{name.removeprefix(f'{floor}: ')}: {entry.reason}"
-            for name, entry in reads.items()
-            if isinstance(entry, Failure)
+            f"{name}: {entry.reason}" for name, entry in reads.items() if isinstance(entry, Failure)
         )
         raise TokendrawError(
             f"{subject} needs a {floor} that ratios refer to, found none that works: {reasons}."
         )
     fastest = min(timings, key=lambda name: timings[name].us)
-    return Measured(read=timings[fastest], read_by=fastest.removeprefix(f"{floor}: "), calls=times)
+    return Measured(read=timings[fastest], read_by=fastest, calls=times)
 
 
 def words_of(logits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from tokendraw_bench.cells import BATCH, DTYPE, REQUESTS, VOCABULARY, Cell, logits_record
 from tokendraw_bench.operation import Prepare, Preset
@@ -13,10 +13,6 @@ from tokendraw_bench.operation import Prepare, Preset
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from tokendraw import SamplingMetadata
-
-    _Part: TypeAlias = tuple[Cell, SamplingMetadata]
 
 PRESETS = MappingProxyType(
     {
