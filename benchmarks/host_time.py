@@ -245,25 +245,20 @@ def slots(device: torch.device) -> Iterator[tuple[str, float]]:
     name = processor.resolution.chosen
     yield f"{title}: append by {name}", microseconds([lambda: kept.append(rows, tokens)], device)
     plain = SamplingParams(temperature=0.8, top_p=0.9)
-    yield "RequestSlots.add, no prompt", microseconds_of_add(kept, plain, ())
-    for number in (512, 4096, 15_000):
-        ids = torch.randperm(SLOT_VOCAB_SIZE)[:number]
-        for form, prompt in (("a list", ids.tolist()), ("an array", ids.numpy()), ("a tensor", ids)):
-            yield f"RequestSlots.add, a prompt of {number}, {form}", microseconds_of_add(kept, plain, prompt)
-    ids = torch.randperm(SLOT_VOCAB_SIZE)[:50_000].tolist()
-    for form, allowed in (("a list", ids), ("a set", {*ids}), ("an array", torch.tensor(ids).numpy())):
-        restricted = SamplingParams(allowed_token_ids=allowed)
-        title = f"RequestSlots.add, 50000 allowed_token_ids, {form}"
-        yield title, microseconds_of_add(kept, restricted, ())
+    ids, allowed = torch.randperm(SLOT_VOCAB_SIZE), torch.randperm(SLOT_VOCAB_SIZE)[:50_000]
+    for title, params, prompt in (
+        ("no prompt", plain, ()),
+        *((f"a prompt of {number}, a list", plain, ids[:number].tolist()) for number in (512, 4096, 15_000)),
+        *((f"a prompt of {number}, a tensor", plain, ids[:number]) for number in (512, 4096, 15_000)),
+        ("50000 allowed_token_ids, a list", SamplingParams(allowed_token_ids=allowed.tolist()), ()),
+        ("50000 allowed_token_ids, an array", SamplingParams(allowed_token_ids=allowed.numpy()), ()),
+    ):
+        calls = [functools.partial(kept.add, 7, params, prompt)]
+        us = microseconds(calls, device, rounds=ROUNDS // 3, before=lambda: kept.remove(7))
+        yield f"RequestSlots.add, {title}", us
     repeating = SamplingParams(repetition_penalty=1.1)
     calls = [lambda: kept.remove(7), lambda: kept.add(7, repeating, range(512))]
     yield "RequestSlots: remove and add, a prompt of 512", 2 * microseconds(calls, device)
-
-
-def microseconds_of_add(kept: tokendraw.RequestSlots, params: SamplingParams, prompt: object) -> float:
-    """Measure the least time until ``add`` returns, in a slot that is empty and a device that is idle."""
-    call = functools.partial(kept.add, 7, params, prompt)
-    return microseconds([call], kept.device, rounds=ROUNDS // 3, before=lambda: kept.remove(7))
 
 
 def table(device: torch.device) -> list[str]:

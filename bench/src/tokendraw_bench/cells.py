@@ -61,14 +61,11 @@ _SPECIAL: Mapping[str, tuple[Mapping[str, Any], ...]] = MappingProxyType(
 )
 """Changes of the special rows of a batch."""
 SPECIAL = tuple(_SPECIAL)
-_SEEDED_SPECIAL = ("seeded", "three")
-"""Special rows of which the first has a seed."""
 
 _PEAKED_NUCLEI = (1, 7, 30, 100, 300, 1000, 2000, 3000, 30_000)
 PEAKED = MappingProxyType({f"peaked-{nucleus}": nucleus for nucleus in _PEAKED_NUCLEI})
 """Tokens in the nucleus of each peaked family."""
 MIXED_NUCLEI = "mixed-nuclei"
-_WIDEST_MIXED_NUCLEUS = 3200
 COMMON = (*PEAKED, MIXED_NUCLEI, "gaussian", "flat")
 UNUSUAL = ("equal", "two-values", "ascending", "descending", "cauchy", "masked")
 FAMILIES = (*COMMON, *UNUSUAL)
@@ -82,7 +79,7 @@ def nucleus_of_row(family: str, row: int) -> int:
     if family != MIXED_NUCLEI:
         return PEAKED.get(family, 0)
     if row % 50 == 0:
-        return _WIDEST_MIXED_NUCLEUS
+        return 3200
     return 100 if row % 10 == 5 else 1 + row % 3
 
 
@@ -187,7 +184,7 @@ class Cell:
     @property
     def seeds(self) -> list[int | None]:
         """Return the seed of each request; None: every draw takes a fresh seed."""
-        if self.special in _SEEDED_SPECIAL:
+        if self.special in ("seeded", "three"):
             return [0 if row in self.special_rows[:1] else None for row in range(self.batch)]
         if self.special != "none" or not self.seeded:
             return [None] * self.batch

@@ -29,19 +29,15 @@ def report_of(
     *,
     device: torch.device,
     host: Host,
-    repeats: int,
+    timer: Timer,
     command: str,
-    timer: Timer | None = None,
     **options: Any,
 ) -> BenchReport:
     """Time every contender on every cell, and record machine and versions.
 
-    :param repeats: number of samples of a median.
     :param command: command that repeats the run.
-    :param timer: None: the timer of the device.
     :param options: of :func:`run`.
     """
-    timer = timer or timer_for(device, repeats)
     machine = read_host_load()
     start = time.perf_counter()
     lines = run(cells, contenders, device=device, timer=timer, **options)

@@ -36,7 +36,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -72,24 +72,16 @@ if TYPE_CHECKING:
 REPEATS = 15
 """Samples of a median, unless an option says otherwise."""
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_OPERATIONS: dict[Axis, list[str]] = {}
+"""Every axis, and the operations with cells along it."""
+for _name in operations.NAMES:
+    for _axis in operations.get(_name).axes:
+        _OPERATIONS.setdefault(_axis, []).append(_name)
 
 
-def _operations_by_axis() -> dict[Axis, list[str]]:
-    """Map every axis to the operations with cells along it."""
-    operations_by_axis: dict[Axis, list[str]] = {}
-    for name in operations.NAMES:
-        for axis in operations.get(name).axes:
-            operations_by_axis.setdefault(axis, []).append(name)
-    return operations_by_axis
-
-
-def _axis_options(command: _Command) -> _Command:
-    """Add an option for every axis to a command, under the name of the field; None or () by default."""
-    return all_of_options(*map(_option, _operations_by_axis()))(command)
-
-
-def _option(axis: Axis) -> Callable[[_Command], _Command]:
+def _option(axis: Axis) -> Callable[[Any], Any]:
+    """Make the option for an axis, under the name of the field; None or () by default."""
     if axis.is_flag:
         return click.option(axis.option, axis.field, default=None, help=axis.help)
     number = click.FloatRange if axis.is_fraction else click.IntRange
@@ -118,7 +110,7 @@ def _cells_of_options(operation: str, preset: str, axis_values: Mapping[str, Any
     :raises click.UsageError: an axis of another operation was given, or a vocabulary without room for a family.
     """
     values: dict[str, tuple[Any, ...]] = {}
-    for axis, names in _operations_by_axis().items():
+    for axis, names in _OPERATIONS.items():
         option = axis_values[axis.field]
         choices = option if isinstance(option, tuple) else () if option is None else (option,)
         if choices and operation not in names:
@@ -193,7 +185,7 @@ def _check_sweep_options(ctx: click.Context, preset: str, axis_values: Mapping[s
 @click.option(
     "--small", is_flag=True, help="Shrink the cells of --preset cliffs, as on a CPU. Times then say nothing."
 )
-@_axis_options
+@all_of_options(*map(_option, _OPERATIONS))
 @click.option(
     "--sampler",
     multiple=True,
@@ -288,24 +280,23 @@ def bench(
         target, host = find_device(device)  # first: it says so where torch is missing
     small = small or target.type == "cpu"
     repeats = repeats or (REPEATS if not is_sweep else SMALL_BATCHES if small else BATCHES)
-    settings: dict[str, Any] = {
-        "device": target,
-        "host": host,
-        "repeats": repeats,
-        "command": command_line(ctx),
-        "measures_memory": memory,
-    }
-    if is_sweep or single or cache == "warm" or not graphs:
+    with progress("loading samplers"):
         from tokendraw_bench.run import timer_for
         from tokendraw_bench.timing import SamplePlan
 
-        plan = SamplePlan(
-            single=is_sweep or single,
-            warm=cache == "warm",
-            graphs=graphs,
-            input_sets=min(repeats, BATCHES) if is_sweep else None,
-        )
-        settings["timer"] = timer_for(target, repeats, plan=plan)
+    plan = SamplePlan(
+        single=is_sweep or single,
+        warm=cache == "warm",
+        graphs=graphs,
+        input_sets=min(repeats, BATCHES) if is_sweep else None,
+    )
+    settings: dict[str, Any] = {
+        "device": target,
+        "host": host,
+        "timer": timer_for(target, repeats, plan=plan),
+        "command": command_line(ctx),
+        "measures_memory": memory,
+    }
     if is_sweep:
         facts = _bench_sweeps(sweeps, sampler, settings, small, output, html, as_json)
     else:
