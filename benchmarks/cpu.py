@@ -1,6 +1,5 @@
 """Times the native sampler on a CPU against the pipelines of engines, in a single process, and prints a table.
 
-    python benchmarks/cpu.py                            # [64, 128256] float32, 2 threads
     python benchmarks/cpu.py --output benchmarks/results/cpu.md
 
 The pipelines, in plain torch:
@@ -28,7 +27,8 @@ from torch import Tensor
 import tokendraw
 from tokendraw_bench import TimedCall, markdown_table, timer_for
 
-TEMPERATURE, CPU = 0.8, torch.device("cpu")
+BATCH, VOCAB_SIZE, THREADS, TEMPERATURE = 64, 128256, 2, 0.8
+FAMILIES = "zipf 1.0", "zipf 1.5", "gaussian", "flat"
 FILTERS = {
     "k = 50, p = 0.9": {"top_k": 50, "top_p": 0.9},
     "k = 50": {"top_k": 50},
@@ -47,17 +47,17 @@ COLUMNS = (
 )
 
 
-def logits_of(family: str, batch: int, vocab_size: int) -> Tensor:
-    """Make rows [batch, vocab_size] float32 of a family, ids shuffled."""
-    generator, logits = torch.Generator().manual_seed(1), torch.empty(batch, vocab_size)
+def logits_of(family: str) -> Tensor:
+    """Make rows [BATCH, VOCAB_SIZE] float32 of a family, ids shuffled."""
+    generator, logits = torch.Generator().manual_seed(1), torch.empty(BATCH, VOCAB_SIZE)
     if family == "gaussian":
         return logits.normal_(generator=generator)
     if family == "flat":
         return logits.uniform_(0.0, 0.1, generator=generator)
     exponent = float(family.removeprefix("zipf "))  # the token of rank r has probability r ** -exponent
-    ranked = -exponent * torch.log(torch.arange(1, vocab_size + 1, dtype=torch.float32))
+    ranked = -exponent * torch.log(torch.arange(1, VOCAB_SIZE + 1, dtype=torch.float32))
     for row in logits:  # filled in place, so that the peak of the process is what stays
-        row.copy_(ranked[torch.randperm(vocab_size, generator=generator)])
+        row.copy_(ranked[torch.randperm(VOCAB_SIZE, generator=generator)])
     return logits
 
 
@@ -95,33 +95,31 @@ def native_for(filters: str, batch: int) -> Callable[[Tensor], object]:
     return partial(tokendraw.load_sampler("native", device="cpu").sample, metadata=metadata)
 
 
-def print_memory(family: str, filters: str, batch: int, vocab_size: int) -> None:
+def print_memory(family: str, filters: str) -> None:
     """Print the rise of the peak resident size by a call, in MB, after a small call has loaded all libraries."""
 
     def peak_kilobytes() -> int:  # ``getrusage`` would include the parent's before exec (Linux)
         return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 
-    native, logits = native_for(filters, batch), logits_of(family, batch, vocab_size)
+    native, logits = native_for(filters, BATCH), logits_of(family)
     native_for(filters, 1)(logits[:1])
     before = peak_kilobytes()
     native(logits)
     print((peak_kilobytes() - before) * 1024 / 1e6)
 
 
-def row_of(family: str, name: str, logits: Tensor, *, memory: bool) -> list[str]:
+def row_of(family: str, name: str, logits: Tensor) -> list[str]:
     """Time a line of the table."""
     calls = {
         "pipeline": TimedCall(draw=partial(pipeline, **FILTERS[name])),  # type: ignore[arg-type]
-        "native": TimedCall(draw=native_for(name, len(logits))),
+        "native": TimedCall(draw=native_for(name, BATCH)),
     }
-    times = timer_for(CPU, 7).time(calls, [logits])
+    times = timer_for(logits.device, 7).time(calls, [logits])
     slow, fast = (times[call].us / 1e3 for call in calls)  # type: ignore[union-attr]
-    extra = ""
-    if memory:
-        command = [sys.executable, __file__, "--memory-of", family, name, *map(str, logits.shape)]
-        megabytes = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        extra = f"{1e6 * megabytes / logits.nbytes:.2f}"
-    cells = [family, name, f"{slow:.1f}", f"{fast:.1f}", f"{slow / fast:.1f}", extra]
+    command = [sys.executable, __file__, "--memory-of", family, name]
+    megabytes = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    extra = 1e6 * megabytes / logits.nbytes
+    cells = [family, name, f"{slow:.1f}", f"{fast:.1f}", f"{slow / fast:.1f}", f"{extra:.2f}"]
     print(" | ".join(cells), file=sys.stderr)
     return cells
 
@@ -130,26 +128,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--vocab-size", type=int, default=128256)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--families", nargs="+", default=["zipf 1.0", "zipf 1.5", "gaussian", "flat"])
-    parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--memory-of", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--memory-of", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(THREADS)
     if options.memory_of:
-        family, filters, *sizes = options.memory_of
-        print_memory(family, filters, *map(int, sizes))
+        print_memory(*options.memory_of)
         return
     rows = []
-    for family in options.families:
-        logits = logits_of(family, options.batch, options.vocab_size)
-        rows += [row_of(family, name, logits, memory=not options.no_memory) for name in FILTERS]
-    shape = f"[{options.batch}, {options.vocab_size}] float32, T = {TEMPERATURE}, {options.threads} threads"
-    versions = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}"
-    text = f"{shape}; {versions}\n\n{markdown_table(COLUMNS, rows, COLUMNS[:2])}\n"
+    for family in FAMILIES:
+        logits = logits_of(family)
+        rows += [row_of(family, name, logits) for name in FILTERS]
+    head = (
+        f"[{BATCH}, {VOCAB_SIZE}] float32, T = {TEMPERATURE}, {THREADS} threads; torch {torch.__version__}, "
+    )
+    head += f"Python {platform.python_version()}, {platform.machine()}"
+    text = f"{head}\n\n{markdown_table(COLUMNS, rows, COLUMNS[:2])}\n"
     print(text)
     if options.output:
         options.output.write_text(f"`python benchmarks/cpu.py --output {options.output}`\n\n{text}")

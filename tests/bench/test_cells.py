@@ -17,15 +17,6 @@ grid = operations.get("sample").grid
 SMALL_FAMILIES = [family for family in FAMILIES if min_vocab_size(family) <= 4000]
 
 
-def test_the_quick_grid_takes_seconds_on_a_laptop():
-    assert [str(cell) for cell in grid("quick")] == [
-        "1 x 32000 float32, none, peaked-30",
-        "1 x 32000 float32, both, peaked-30",
-        "64 x 32000 float32, none, peaked-30",
-        "64 x 32000 float32, both, peaked-30",
-    ]
-
-
 def test_the_design_grid_has_every_combination_of_shapes_dtypes_filters_and_families():
     cells = grid("design")
     assert {(c.batch, c.vocab_size) for c in cells} == {

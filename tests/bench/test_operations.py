@@ -19,11 +19,6 @@ def bench(operation, *arguments):
     return call("bench", *(("--op", operation) if operation else ()), "--device", "cpu", *arguments)
 
 
-@pytest.mark.parametrize("operation", operations.names())
-def test_the_presets_have_the_same_names_in_every_operation(operation):
-    assert list(operations.get(operation).presets) == list(operations.get("sample").presets)
-
-
 @pytest.mark.parametrize(
     ("operation", "option", "said"),
     [

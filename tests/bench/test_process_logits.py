@@ -15,15 +15,6 @@ BENCH = operations.get("process_logits")
 CELL = ProcessCell(3, 200, "bfloat16", "all", 40)
 
 
-def test_the_design_grid_has_the_shapes_of_processors():
-    cells = [str(cell) for cell in BENCH.grid("design", dtype=["bfloat16"], edits=["penalties", "bitmask"])]
-    assert cells == [
-        f"{rows} x 151936 bfloat16, {edits}, 512 ids"
-        for rows in (256, 64, 1)
-        for edits in ("penalties", "bitmask")
-    ]
-
-
 @pytest.mark.parametrize(
     ("edits", "asked"), [("penalties", (True, False)), ("bitmask", (False, False)), ("all", (True, True))]
 )

@@ -23,33 +23,7 @@ CPU = torch.device("cpu")
 CELL = Cell(2, 256, "float32", "top-k", "gaussian")
 
 
-def values(name, field, **fixed):
-    """List the values of a field in the cells of a sweep with some other values."""
-    cells = [c for c in SWEEPS[name].cells() if all(getattr(c, f) == v for f, v in fixed.items())]
-    return [getattr(cell, field) for cell in cells]
-
-
 class TestCells:
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-    @pytest.mark.parametrize("family", ["gaussian", "peaked-30", "flat"])
-    @pytest.mark.parametrize("name", ["top-k", "top-k-top-p"])
-    def test_k_is_swept_on_both_sides_of_each_limit_in_large_batches(self, name, family, dtype):
-        order = "top_k_first"
-        found = values(name, "top_k", batch=256, dtype=dtype, family=family, filter_order=order)
-        assert found == [50, 64, 100, 128, 129, 200, 256, 400, 512, 600, 800, 1000, 1024, 2000, 5000, 20_000]
-
-    def test_the_other_sweeps_have_the_values_of_their_parameter(self):
-        log_probabilities = values("logprobs", "logprobs", batch=256, dtype="bfloat16")
-        assert log_probabilities == [0, 1, 5, 20, 64, 65, 100, 128, 256, 512, 1024]
-        assert values("verify-logprobs", "logprobs", dtype="bfloat16") == [5, 64, 65, 100, 256]
-        assert len(values("vocabulary", "vocab_size", batch=256, filters="top-p")) == 12
-        assert values("mixed-nuclei", "top_k", batch=64, filters="both") == [50, 1000]
-        verified = SWEEPS["verify-top-k"].cells()
-        assert {(c.batch, c.drafts, c.top_k, c.top_p) for c in verified} == {
-            (64, 4, 50, 0.9),
-            (64, 4, 1000, 0.95),
-        }
-
     @pytest.mark.parametrize("small", [False, True])
     @pytest.mark.parametrize("name", SWEEPS)
     def test_no_cell_comes_twice_and_cells_of_equal_logits_are_neighbours(self, name, small):

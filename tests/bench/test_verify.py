@@ -27,24 +27,6 @@ COUPLED = replace(CELL, mode="coupled")
 
 
 class TestCells:
-    def test_the_design_grid_has_the_shapes_of_speculative_decoding(self):
-        cells = BENCH.grid("design")
-        assert {(c.batch, c.vocab_size) for c in cells} == {
-            (batch, size) for batch in (1, 64, 256) for size in (128_256, 151_936)
-        }
-        assert {c.dtype for c in cells} == {"float32", "bfloat16"}
-        assert {c.filters for c in cells} == {"none", "both"}
-        assert {(c.drafts, c.mode) for c in cells} == {(4, "rejection"), (4, "coupled")}
-        assert len(cells) == len(set(cells)) == 6 * 2 * 2 * 2 * 2
-        assert all(c.operation == "verify" for c in cells)
-
-    def test_options_replace_values_of_the_preset(self):
-        cells = BENCH.grid("quick", batch=[2], filters=["none"], drafts=[1, 3], mode=["coupled"])
-        assert [str(cell) for cell in cells] == [
-            "2 x 32000 float32, none, coupled of 1, peaked-30",
-            "2 x 32000 float32, none, coupled of 3, peaked-30",
-        ]
-
     def test_a_buffer_has_the_rows_of_the_mode(self):
         assert (CELL.num_target_rows, CELL.num_rows) == (15, 15 + 12)
         assert (COUPLED.num_target_rows, COUPLED.num_rows) == (15, 15)

@@ -126,14 +126,12 @@ def edit_baselines() -> Mapping[str, Prepare]:
     """
 
     def launch(arguments: Any) -> Draw:
-        from tokendraw_bench.kernels import launch
-
-        return lambda logits: launch(logits, arguments.ids)
+        kernels = importlib.import_module("tokendraw_bench.kernels")  # which needs triton
+        return lambda logits: kernels.launch(logits, arguments.ids)
 
     def scatter(arguments: Any) -> Draw:
-        from tokendraw_bench.kernels import scatter
-
-        return lambda logits: scatter(logits, arguments.row_index, arguments.ids)
+        kernels = importlib.import_module("tokendraw_bench.kernels")
+        return lambda logits: kernels.scatter(logits, arguments.row_index, arguments.ids)
 
     def gather(arguments: Any) -> Draw:
         ids = arguments.ids.long()

@@ -168,15 +168,7 @@ class BenchReport:
         """Return the run under the keys of the command's ``--json``."""
         constants = [axis.field for axis in self.operation.axes if axis not in self.cell_axes]
         return {
-            "command": self.command,
-            "device": self.device,
-            "method": self.method,
-            "repeats": self.repeats,
-            "threads": self.threads,
-            "omp_wait_policy": self.omp_wait_policy,
-            "versions": self.versions,
-            "contenders": self.contenders,
-            "seconds": self.seconds,
+            **{name: value for name, value in vars(self).items() if name not in ("host", "lines", "machine")},
             "operation": self.operation.name,
             "cores": self.machine.cores if self.machine else None,
             "load": self.machine.load if self.machine else None,

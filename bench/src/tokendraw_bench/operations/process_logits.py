@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tokendraw.plugin import ProcessNeed
 from tokendraw_bench.cells import BATCH, DTYPE, VOCABULARY
@@ -104,17 +104,15 @@ AXES = (
 )
 
 
-@dataclass(frozen=True)
-class EditArguments:
-    """The requests of a cell."""
+class EditArguments(NamedTuple):
+    """The requests of a cell: their slots and edits, the slot of each row, and the ids of each request."""
 
     slots: RequestSlots
     params: SamplingParams
-    """Edits of each request."""
     row_index: Tensor
-    """[B] int64: the slot of each row."""
+    """[B] int64."""
     ids: Tensor
-    """[B, D] int32: ids that occur in each request."""
+    """[B, D] int32."""
     bitmask: Tensor | None
     """[B, ceil(V / 32)] int32."""
 
