@@ -23,10 +23,9 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial, reduce
 from types import MappingProxyType
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -37,48 +36,32 @@ from tokendraw_bench.operation import Prepare
 from tokendraw_bench.timing import Draw, TimedCall
 
 
-@dataclass(frozen=True)
-class _RowParameters:
-    """Parameters by row, [B]; None for a filter that no row uses."""
+def _parameters(cell: Cell, metadata: SamplingMetadata) -> dict[str, Tensor]:
+    """Convert the metadata of a cell, once a batch: parameters by row, [B], without the filters that no row uses.
 
-    temperature: Tensor
-    """float32."""
-    top_k: Tensor | None
-    """int64; V: off."""
-    top_p: Tensor | None
-    """float32; 1: off."""
-    min_p: Tensor | None
-    """float32; 0: off."""
+    ``temperature`` is float32, ``top_k`` int64 (V: off), ``top_p`` (1: off) and ``min_p`` (0: off) are float32.
 
-    def take(self, slots: Tensor) -> Self:
-        """Gather the parameters of some rows."""
-        columns = {name: column for name, column in vars(self).items() if column is not None}
-        return replace(self, **{name: column[slots] for name, column in columns.items()})
-
-    @classmethod
-    def of(cls, cell: Cell, metadata: SamplingMetadata) -> Self:
-        """Convert the metadata of a cell, once a batch.
-
-        :raises SamplerUnavailableError: it has rows beyond the baselines.
-        """
-        facts, k, p, m = metadata.facts, metadata.top_k, metadata.top_p, metadata.min_p
-        unsupported = {
-            "greedy rows": facts.any_greedy,
-            "the filter order joint": facts.any_joint,
-            "the filter order temperature_last": facts.any_temperature_last,
-            "log-probabilities": facts.max_logprobs is not None,
-        }
-        for part, is_present in unsupported.items():
-            if is_present:
-                raise SamplerUnavailableError(f"it does not serve {part}")
-        assert metadata.temperature is not None
-        off = cell.vocab_size
-        return cls(
-            metadata.temperature.float(),
-            torch.where(k > 0, k, off).clamp(max=off) if k is not None and facts.max_top_k else None,
-            p.float() if p is not None and facts.any_top_p else None,
-            m.float() if m is not None and facts.any_min_p else None,
-        )
+    :raises SamplerUnavailableError: it has rows beyond the baselines.
+    """
+    facts, k, p, m = metadata.facts, metadata.top_k, metadata.top_p, metadata.min_p
+    unsupported = {
+        "greedy rows": facts.any_greedy,
+        "the filter order joint": facts.any_joint,
+        "the filter order temperature_last": facts.any_temperature_last,
+        "log-probabilities": facts.max_logprobs is not None,
+    }
+    for part, is_present in unsupported.items():
+        if is_present:
+            raise SamplerUnavailableError(f"it does not serve {part}")
+    assert metadata.temperature is not None
+    rows = {"temperature": metadata.temperature.float()}
+    if k is not None and facts.max_top_k:
+        rows["top_k"] = torch.where(k > 0, k, cell.vocab_size).clamp(max=cell.vocab_size)
+    if p is not None and facts.any_top_p:
+        rows["top_p"] = p.float()
+    if m is not None and facts.any_min_p:
+        rows["min_p"] = m.float()
+    return rows
 
 
 def torch_sort(cell: Cell, metadata: SamplingMetadata) -> tuple[TimedCall]:
@@ -87,17 +70,15 @@ def torch_sort(cell: Cell, metadata: SamplingMetadata) -> tuple[TimedCall]:
     The token is looked up in the sorted order, which is cheaper than to scatter the probabilities back. Without
     filters nothing is sorted.
     """
-    rows = _RowParameters.of(cell, metadata)
-    temperature = rows.temperature[:, None]
-    kth = None if rows.top_k is None else rows.top_k[:, None] - 1
-    mass = None if rows.top_p is None else rows.top_p[:, None].where(rows.top_p[:, None] < 1, torch.inf)
-    depth = None if rows.min_p is None else rows.min_p[:, None].log()
-
-    sorts = not (kth is None and mass is None and depth is None)
+    columns = {name: values[:, None] for name, values in _parameters(cell, metadata).items()}
+    temperature, top_p = columns.pop("temperature"), columns.get("top_p")
+    kth = columns["top_k"] - 1 if "top_k" in columns else None
+    mass = None if top_p is None else top_p.where(top_p < 1, torch.inf)
+    depth = columns["min_p"].log() if "min_p" in columns else None
 
     def draw(logits: Tensor) -> Tensor:
         y = logits.float() / temperature
-        if not sorts:
+        if not columns:
             return _race(y)
         y, order = y.sort(dim=-1, descending=True)
         if depth is not None:
@@ -224,8 +205,7 @@ def flashinfer_draw(
     """
     facts = metadata.facts
     largest_top_k = facts.max_top_k if facts.all_top_k and may_fuse else None
-    steps = _Steps(_RowParameters.of(cell, metadata), largest_top_k)
-    return steps.calls(DRAW_WAYS)
+    return _Steps(_parameters(cell, metadata), largest_top_k).calls(DRAW_WAYS)
 
 
 def flashinfer_chain(
@@ -236,16 +216,17 @@ def flashinfer_chain(
     :param metadata: of the requests of the cell.
     :param draft_ids: [B * K]; a buffer holds the target's B * (K + 1) rows and below them the B * K of the drafts.
     """
-    rows = _RowParameters.of(cell, metadata)
+    rows = _parameters(cell, metadata)
     if mode != "rejection":
         raise SamplerUnavailableError(f"it does not serve the mode {mode}")
-    if rows.min_p is not None:
+    if "min_p" in rows:
         raise SamplerUnavailableError("it does not serve min_p per row")
     batch = cell.batch
     draft_ids = draft_ids.view(batch, -1)
     count = draft_ids.shape[1]
     requests = torch.arange(batch, device=draft_ids.device)
-    rows = rows.take(torch.cat([requests.repeat_interleave(count + 1), requests.repeat_interleave(count)]))
+    slots = torch.cat([requests.repeat_interleave(count + 1), requests.repeat_interleave(count)])
+    rows = {name: values[slots] for name, values in rows.items()}
     return _Steps(rows, draft_ids=draft_ids.int()).calls(CHAIN_WAYS)
 
 
@@ -256,14 +237,17 @@ class _Steps:
     """
 
     def __init__(
-        self, rows: _RowParameters, largest_top_k: int | None = None, *, draft_ids: Tensor | None = None
+        self,
+        rows: Mapping[str, Tensor],
+        largest_top_k: int | None = None,
+        *,
+        draft_ids: Tensor | None = None,
     ) -> None:
         self._sampling: Any = importlib.import_module("flashinfer.sampling")
         self._fused: Any = getattr(importlib.import_module("flashinfer"), _FUSED, None)
-        self._temperature, self._draft_ids, self._largest_top_k = rows.temperature, draft_ids, largest_top_k
-        top_k = None if rows.top_k is None else rows.top_k.int()
-        filters = {"top_k": top_k, "top_p": rows.top_p, "min_p": rows.min_p}
-        self._filters = {name: tensor for name, tensor in filters.items() if tensor is not None}
+        self._draft_ids, self._largest_top_k = draft_ids, largest_top_k
+        self._filters = {name: values.int() if name == "top_k" else values for name, values in rows.items()}
+        self._temperature = self._filters.pop("temperature")
 
     def calls(self, ways: _Ways) -> tuple[TimedCall, ...]:
         """Make a call for each way of the rows' filters in this version of FlashInfer."""
