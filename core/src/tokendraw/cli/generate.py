@@ -1,16 +1,15 @@
 """``tokendraw generate``: text from a language model without any download.
 
-JSON: ``prompt``, ``sampler``, ``device``, ``resolution`` (as ``resolve --json``) and ``texts``, one entry a
-setting with ``params`` (the fields of ``SamplingParams``), ``token_ids`` and ``text`` (what was drawn,
-without the prompt).
+JSON: ``prompt``, ``sampler``, ``device``, ``resolution`` (as ``resolve --json``) and ``texts``, one entry
+with ``params`` (the fields of ``SamplingParams``), ``token_ids`` and ``text`` (what was drawn, without the prompt).
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,11 +19,10 @@ from tokendraw.backends.description.capabilities import GumbelDtype, Need
 from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.negotiation import drawn_by, sampler_json
-from tokendraw.cli.terminal import console_width, on_terminal, print_in_width, print_json, progress
+from tokendraw.cli.terminal import print_json, progress
 from tokendraw.errors.exceptions import TokendrawError
 from tokendraw.errors.formatting import how_to_install
-from tokendraw.parameters.fields import FILTER_PARAMETERS
-from tokendraw.parameters.params import SamplingParams, stored_values
+from tokendraw.parameters.params import SamplingParams
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,8 +37,7 @@ _UNKNOWN = -1
 _ORDER = 4
 """Number of words in the longest n-gram; all but the last are the history."""
 _DISCOUNT = 0.75
-_LEAST_TEXT_WIDTH = 32
-"""Least width in columns of texts side by side."""
+_WHOLE = "Leave it out: the text is printed when all of it is drawn"
 # A token has the space before it. A word keeps what belongs to it: built-in, sys.path, f(x), a[i], don't.
 _TOKEN = re.compile(r"\n\n| ?\w+(?:[-'\u2019./]\w+)*(?:\([^\s()]*\)|\[[^\s\[\]]*\])?| ?[^\w\s]")
 _SENTENCES = re.compile(r"[A-Z](?!.*(?:::=|>>>|---|===))(?:\S+ ){5,}.*[.:)]")
@@ -87,44 +84,24 @@ class DemoModel:
             for start in range(max(0, end - _ORDER + 1), end + 1):
                 self._counts[tuple(ids[start:end])][word] += 1
 
-    def write(
-        self,
-        prompt: str,
-        settings: Sequence[SamplingParams],
-        count: int,
-        show: Callable[[str], None] = lambda piece: None,
-    ) -> list[tuple[list[int], str]]:
-        """Continue ``prompt`` under each of ``settings`` in one batch; return token ids and text, without the prompt.
+    def write(self, prompt: str, params: SamplingParams, count: int) -> tuple[list[int], str]:
+        """Continue ``prompt`` by ``count`` words; return their ids and text, without the prompt.
 
-        The position of a draw is the index of the token before it. Rows with the same seed draw with the same noise,
-        so their texts differ only where their settings make them.
-
-        :param show: called with each piece of the first text as it is drawn.
+        The position of a draw is the index of the token before it.
         """
-        import torch
-
         from tokendraw._torch.threads import one_thread
         from tokendraw.parameters.metadata import SamplingMetadata
 
-        encoded = [self._ids[PARAGRAPH], *(self._ids.get(word, _UNKNOWN) for word in _TOKEN.findall(prompt))]
-        sequences = [list(encoded) for _ in settings]
-        texts = [""] * len(settings)
+        device = self._sampler.device
+        sequence = [self._ids[PARAGRAPH], *(self._ids.get(word, _UNKNOWN) for word in _TOKEN.findall(prompt))]
+        start = len(sequence)
         with one_thread():
-            for position in range(len(encoded) - 1, len(encoded) - 1 + count):
-                metadata = SamplingMetadata.from_params(
-                    settings, device=self._sampler.device, positions=[position] * len(settings)
-                )
-                logits = torch.stack([self.logits(sequence) for sequence in sequences])
-                output = self._sampler.sample(logits.to(self._sampler.device), metadata)
-                for row, token_id in enumerate(output.token_ids.tolist()):
-                    piece = self.vocabulary[token_id]
-                    if prompt[-1:] in ("", " ") and not texts[row]:
-                        piece = piece.lstrip(" ")
-                    sequences[row].append(token_id)
-                    texts[row] += piece
-                    if row == 0:
-                        show(piece)
-        return [(ids[len(encoded) :], text) for ids, text in zip(sequences, texts, strict=True)]
+            for position in range(start - 1, start - 1 + count):
+                metadata = SamplingMetadata.from_params([params], device=device, positions=[position])
+                output = self._sampler.sample(self.logits(sequence)[None].to(device), metadata)
+                sequence += output.token_ids.tolist()
+        text = "".join(self.vocabulary[token_id] for token_id in sequence[start:])
+        return sequence[start:], text.lstrip(" ") if prompt[-1:] in ("", " ") else text
 
     def logits(self, sequence: Sequence[int]) -> Tensor:
         """Return the natural log-probabilities of the next token, [V] float32 on the CPU."""
@@ -143,16 +120,6 @@ class DemoModel:
         return row.log_().float()
 
 
-COMPARED = (
-    SamplingParams(temperature=0.0),
-    SamplingParams(temperature=0.7, top_k=40, top_p=0.9),
-    SamplingParams(temperature=1.0),
-    SamplingParams(temperature=1.5),
-    SamplingParams(temperature=1.5, min_p=0.1),
-)
-"""Settings that ``--compare`` shows, after those of the command line unless they are among these."""
-
-
 @click.command(cls=GuardedCommand, short_help="Draw text from a small language model.")
 @click.argument("prompt")
 @options.params_options
@@ -165,11 +132,10 @@ COMPARED = (
 @click.option(
     "-n", "--tokens", type=click.IntRange(min=1), default=80, show_default=True, help="How many to draw."
 )
-@click.option(
-    "--stream/--no-stream", default=None, help="Print tokens as they are drawn. Default: on a terminal."
-)
-@click.option("--compare", is_flag=True, help="The same prompt under several settings, side by side.")
 @options.filters_option
+@options.removed_option("--compare", "Run it once for each setting, with the same --seed", is_flag=True)
+@options.removed_option("--stream", _WHOLE, is_flag=True)
+@options.removed_option("--no-stream", _WHOLE, is_flag=True)
 @options.removed_option("--samplers", "Name the filters, and the order by --filter-order")
 @options.removed_option("--show-chain", "tokendraw.kept_ids lists what a row keeps", is_flag=True)
 @options.gumbel_dtype_option
@@ -181,8 +147,6 @@ def generate(
     prompt: str,
     folder: str | None,
     tokens: int,
-    stream: bool | None,
-    compare: bool,
     gumbel_dtype: GumbelDtype,
     sampler: str | None,
     device: str | None,
@@ -194,18 +158,13 @@ def generate(
 
     The model is fitted to the help pages of this Python in about a second. It gives every word of its
     vocabulary a probability, so temperature, top-k, top-p and min-p do here what they do to a large model.
-    With --seed the same text comes out in every run; without it, each run differs. With --compare all texts
-    share the seed. With --model a Hugging Face model from disk writes, through tokendraw-transformers.
+    With --seed the same text comes out in every run; without it, each run differs. With --model a Hugging Face
+    model from disk writes, through tokendraw-transformers.
 
     \b
     tokendraw generate "The import statement" --temperature 0.7 --top-k 40 --top-p 0.9 --seed 42
-    tokendraw generate "A class is" --compare
     tokendraw generate "A class is" --model ./Qwen2.5-0.5B --top-p 0.9
     """  # noqa: D301 - the escape tells click to leave these lines as they are
-    if stream and (as_json or compare):
-        raise click.UsageError(
-            "'--stream' prints one text as it is drawn. Leave out --json and --compare, or --stream."
-        )
     params = SamplingParams(**fields).check()
     with progress("loading a sampler and the language model"):
         require_torch("Drawing")
@@ -223,65 +182,12 @@ def generate(
                     f"{how_to_install('tokendraw-transformers')}."
                 ) from error
             model = ModelOnDisk(folder, drawer)
-    settings = [params]
-    if compare:
-        shared = [replace(s, seed=params.seed, filter_order=params.filter_order) for s in COMPARED]
-        settings = shared if params in shared else [params, *shared]
-
-    shown: list[str] = []
-
-    def show(piece: str) -> None:
-        """Print a piece of the text, the first behind the prompt and below the line on the samplers."""
-        if not shown:
-            if not quiet:
-                click.echo(drawn_by(drawer), err=True)
-            click.echo(prompt, nl=False)
-        shown.append(piece)
-        click.echo(piece, nl=False)
-
-    if stream or (stream is None and on_terminal() and not (as_json or compare)):
-        model.write(prompt, settings, tokens, show)
-        show("\n")
-        return
     with progress("drawing"):
-        texts = model.write(prompt, settings, tokens)
-    if not (quiet or as_json):
-        click.echo(drawn_by(drawer), err=True)
+        token_ids, text = model.write(prompt, params, tokens)
     if as_json:
-        entries = [
-            {"params": asdict(setting), "token_ids": token_ids, "text": text}
-            for setting, (token_ids, text) in zip(settings, texts, strict=True)
-        ]
-        print_json({"prompt": prompt, **sampler_json(drawer), "texts": entries})
-    elif compare:
-        _print_side_by_side(
-            [(_label(s), prompt + text) for s, (_, text) in zip(settings, texts, strict=True)]
-        )
-    else:
-        click.echo(prompt + texts[0][1])
-
-
-def _label(params: SamplingParams) -> str:
-    if params.temperature == 0:
-        return "greedy"
-    values = stored_values(params)
-    active = [p.name for p in FILTER_PARAMETERS if values[p.name] != p.neutral]
-    filters = [f"{name.replace('_', '-')} {values[name]:.12g}" for name in active]
-    filters += [f"{name} {value:g}" for name, value in values["filters"]]
-    return ", ".join([f"temperature {params.temperature:g}", *filters])
-
-
-def _print_side_by_side(texts: Sequence[tuple[str, str]]) -> None:
-    """Print titled texts in columns, as many side by side as fit, and the rest below."""
-    from rich.table import Column, Table
-    from rich.text import Text
-
-    width = console_width()
-    num_columns = max(1, min(len(texts), width // _LEAST_TEXT_WIDTH))
-    columns = [Column(ratio=1, overflow="fold") for _ in range(num_columns)]
-    table = Table.grid(*columns, padding=(0, 3, 0, 0), expand=True)
-    for start in range(0, len(texts), num_columns):
-        titles, bodies = zip(*texts[start : start + num_columns], strict=True)
-        table.add_row(*(Text(title, "bold") for title in titles))
-        table.add_row(*(Text(f"{text}\n") for text in bodies))
-    print_in_width(table, width)
+        entry = {"params": asdict(params), "token_ids": token_ids, "text": text}
+        print_json({"prompt": prompt, **sampler_json(drawer), "texts": [entry]})
+        return
+    if not quiet:
+        click.echo(drawn_by(drawer), err=True)
+    click.echo(prompt + text)
