@@ -398,6 +398,7 @@ LOADS = {
         ("list", "takes long"),
         ("show native", "crashes"),
         ("resolve --explain", "takes long"),
+        ("doctor --no-build", "ends"),
         ("--help", "ends"),
     ],
 )

@@ -1,7 +1,7 @@
 """``tokendraw doctor``: a checkup to paste into a bug report.
 
-JSON: ``tokendraw``, ``python``, ``platform``, ``libraries`` (``name``, ``installed``, ``needed``,
-``needed_by``, ``fits``; once for each that requires it), ``upstreams`` (``name``, ``plugin``,
+JSON: ``tokendraw``, ``python``, ``platform``, ``libraries`` (``name``, ``installed``; ``needed``,
+``needed_by`` and ``fits`` are "", "" and true: `pip check` reads requirements), ``upstreams`` (``name``, ``plugin``,
 ``installed``, ``needed``, ``tested``, ``would_change``), ``engines`` (of each adapter to an inference engine:
 ``engine``, ``installed``, ``tested``, ``applies``, ``reason``), ``commands`` (that distributions bring: ``name``,
 ``distribution``, ``version``, ``entry_point``, ``reason``: null if it can be used), ``host``, ``settings``
@@ -25,15 +25,12 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
 import importlib_metadata
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 
 import tokendraw
 from tokendraw import operations
@@ -42,12 +39,11 @@ from tokendraw.backends import machine
 from tokendraw.backends.description.capabilities import Host
 from tokendraw.backends.description.plugin_info import API_VERSION, Upstream
 from tokendraw.backends.discovery import new_process
-from tokendraw.backends.discovery.entry_points import PLUGIN_GROUP as PLUGINS
-from tokendraw.backends.discovery.entry_points import declarations, find_entry_points, installed_version
+from tokendraw.backends.discovery.entry_points import declarations, installed_version
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.discovery.settings import read_settings
 from tokendraw.backends.resolution import upstream as _upstream
-from tokendraw.backends.resolution.admission import FIRST_PARTY, admit, author_of, conflicts
+from tokendraw.backends.resolution.admission import FIRST_PARTY, author_of, conflicts
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State
 from tokendraw.backends.resolution.messages import disable_setting, using
 from tokendraw.cli import negotiation, options, terminal
@@ -74,13 +70,11 @@ from tokendraw.errors.formatting import (
 )
 from tokendraw.providers import resolve as _resolve
 
-LOAD_SECONDS = 60
-"""Time limit of the import of a plugin."""
 BUILD_SECONDS = 900
 """Time limit of a process that builds: FlashInfer takes up to five minutes to compile."""
 
 _MAIN = "sample"  # the operation that the verdict, and the exit code, are about
-_WATCHED = ("torch", "triton", "numpy", "safetensors")
+_LIBRARIES = ("torch", "triton", "numpy", "safetensors")
 _NOT_BUILT: Mapping[str, Any] = {
     "chosen": None,
     "companion": None,
@@ -126,13 +120,16 @@ def _examine(host: Host, *, builds: bool, verbose: bool) -> JsonObject:
         with terminal.progress(f"building what serves {all_of(names)}" if names else "importing torch"):
             torch_error, outcomes = build(names, verbose=verbose)
     main = outcomes.get(_MAIN)
-    if main is not None and chosen is not None:
+    if torch_error is not None:
+        serving = dict.fromkeys(serving)
+        messages.append(torch_error)
+    if main is None or chosen is None:
+        messages += found.untested
+    else:
         chosen = main["chosen"]
         messages += [main["error"]] if main["error"] and not main["culprit"] and not torch_error else []
-    if torch_error is not None:
-        chosen, serving = None, dict.fromkeys(serving)
-        messages.append(torch_error)
-    messages += found.untested if main is None or found.chosen is None else main["warnings"]
+        messages += main["warnings"]
+    chosen = None if torch_error else chosen
     failed = main["rejections"] if main else {}
     shown = [
         replace(c, state=State.UNAVAILABLE, reason=failed[c.name])
@@ -146,7 +143,10 @@ def _examine(host: Host, *, builds: bool, verbose: bool) -> JsonObject:
         "tokendraw": tokendraw.__version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "platform": platform.platform(),
-        "libraries": libraries(candidates),
+        "libraries": [
+            {"name": name, "installed": installed_version(name), "needed": "", "needed_by": "", "fits": True}
+            for name in _LIBRARIES
+        ],
         "upstreams": [
             {
                 "name": upstream.distribution,
@@ -198,15 +198,8 @@ def _negotiate(host: Host) -> _Negotiation:
             settings = read_settings()
             facts.config = printable(str(settings.config)) if settings.config else None
             facts.choice = settings.choice()
-            fatal = _fatal_imports(facts.choice)
-            by_operation = _resolve.discover_all(fatal)
-            found = (
-                replace(c, state=State.BROKEN, reason=fatal[c.name]) if c.name in fatal else c
-                for c in by_operation[_MAIN]
-            )
-            facts.candidates = sorted(found, key=rank)
-            if fatal:  # which a program that looks for plugins loads too
-                return facts
+            by_operation = _resolve.discover_all()
+            facts.candidates = sorted(by_operation[_MAIN], key=rank)
             infos = [info for candidate in facts.candidates if (info := described(candidate))]
             for name, candidates in by_operation.items():
                 if any(name in info.operations for info in infos):
@@ -238,32 +231,6 @@ def _negotiate(host: Host) -> _Negotiation:
 # Work in new processes, which a plugin, an engine or torch may end, block or litter.
 
 
-def _ending(status: int | None, late: str) -> str:
-    return late if status is None else f"ended the process: exit status {status}"
-
-
-def _fatal_imports(choice: Choice) -> dict[str, str]:
-    """Load each third party's plugin in a new process; map those that end it, or hang, to the reason."""
-
-    def load(candidate: Candidate) -> int | None:
-        return new_process.call_in_new_process(
-            f"{__name__}:report_load", candidate.entry_point, timeout_seconds=LOAD_SECONDS
-        ).exit_status
-
-    found = [c for c in admit(find_entry_points(), choice) if c.state is State.FOUND and not c.first_party]
-    with ThreadPoolExecutor() as pool:
-        statuses = {c.name: status for c, status in zip(found, pool.map(load, found), strict=True)}
-    late = f"was not done after {LOAD_SECONDS} s"
-    return {name: f"loading it {_ending(status, late)}" for name, status in statuses.items() if status != 0}
-
-
-def report_load(entry_point: str) -> None:
-    """Load the plugin and end the new process; discovery says in words what else is wrong with the plugin."""
-    with contextlib.suppress(BaseException):
-        importlib_metadata.EntryPoint("plugin", entry_point, PLUGINS).load().tokendraw_describe()
-    os._exit(0)  # no handler of the plugin, and torch takes its time to end
-
-
 def build(names: Sequence[str], *, verbose: bool = False) -> tuple[str | None, dict[str, JsonObject]]:
     """Import torch and load each operation as a program does.
 
@@ -287,7 +254,9 @@ def build(names: Sequence[str], *, verbose: bool = False) -> tuple[str | None, d
         if state["torch"] or len(outcomes) == len(names):
             return state["torch"], outcomes
         if state["operation"] not in outcomes:
-            plugin, ending = state["plugin"], _ending(status, f"was not done after {BUILD_SECONDS} s")
+            plugin, ending = state["plugin"], f"ended the process: exit status {status}"
+            if status is None:
+                ending = f"was not done after {BUILD_SECONDS} s"
             subject = "finding the plugins" if plugin is None else f"building {plugin!r}"
             outcomes[state["operation"]] = {
                 **_NOT_BUILT,
@@ -362,7 +331,9 @@ def engines() -> list[JsonObject]:
     for name, value in sorted({(each.name, each.entry_point) for each in declarations(ENTRY_POINT_GROUP)}):
         state, status = new_process.call_in_new_process(f"{__name__}:report_engine", name, value)
         if status is None or not isinstance(state, dict):
-            ending = _ending(status, f"took more than {new_process.TIMEOUT_SECONDS} s")
+            ending = f"ended the process: exit status {status}"
+            if status is None:
+                ending = f"took more than {new_process.TIMEOUT_SECONDS} s"
             state = _unusable(name, f"asking {value!r} {ending}")
         states.append(state)
     return states
@@ -403,42 +374,6 @@ def _wrapped(candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Upstr
             yield candidate, info.upstream
 
 
-def libraries(candidates: Sequence[Candidate]) -> list[JsonObject]:
-    """List torch, triton, the readers of files, and all upstreams, once for each requiring distribution."""
-    owners = dict.fromkeys(["tokendraw", *filter(None, (candidate.distribution for candidate in candidates))])
-    needs = [need for owner in owners for need in _required(owner)]
-    needs += [(wrapped.distribution, wrapped.versions, c.distribution) for c, wrapped in _wrapped(candidates)]
-    needs += [(name, "", "") for name in _WATCHED if all(need[0] != name for need in needs)]
-    order = {name: index for index, name in enumerate(_WATCHED)}
-    found = []
-    for name, needed, by in sorted(
-        dict.fromkeys(needs), key=lambda need: (order.get(need[0], len(order)), need[0])
-    ):
-        installed = installed_version(name)
-        fits = not by or by.endswith("]")  # what no distribution requires may be absent
-        if installed is not None:
-            fits = _upstream.is_version(installed) and SpecifierSet(needed).contains(
-                installed, prereleases=True
-            )
-        found.append({"name": name, "installed": installed, "needed": needed, "needed_by": by, "fits": fits})
-    return found
-
-
-def _required(owner: str) -> list[tuple[str, str, str]]:
-    """List name and range of the watched requirements of a distribution, with the extra that brings each."""
-    needs = []
-    try:
-        for each in map(Requirement, importlib_metadata.requires(owner) or ()):
-            extra = (re.findall(r"extra == ['\"]([\w.-]+)", str(each.marker)) or [""])[0]
-            applies = each.marker is None or each.marker.evaluate({"extra": extra})
-            if each.name.lower() in _WATCHED and applies and extra != "all":  # which repeats the others
-                by = f"{owner}[{extra}]" if extra else owner
-                needs.append((each.name.lower(), str(each.specifier), by))
-    except Exception:  # absent or damaged: which one depends on the damage and on the libraries' versions
-        return []
-    return needs
-
-
 def origins(candidates: Iterable[Candidate]) -> list[JsonObject]:
     """Find the folders of the core and of plugins with tokendraw's own names, which any distribution can claim."""
     core = Path(tokendraw.__file__).resolve().parent
@@ -469,13 +404,6 @@ _Findings: TypeAlias = Iterator[tuple[str, str | None]]
 
 def _faults(facts: JsonObject, found: _Negotiation, builds: Mapping[str, JsonObject]) -> _Findings:
     candidates, choice = found.candidates, found.choice
-    wrapped = {upstream["name"] for upstream in facts["upstreams"]}
-    for library in facts["libraries"]:
-        if not library["fits"] and library["name"] not in wrapped:
-            needed = f"{library['name']} {library['needed']}".rstrip()
-            version = f"version {library['installed']}" if library["installed"] else "none installed"
-            problem = f"'{library['needed_by']}' needs {needed}, found {version}."
-            yield problem, f"pip install '{library['name']}{library['needed']}'"
     for candidate in candidates:
         if remedy := _remedy(candidate, candidates, choice):
             command, advice = remedy
@@ -605,15 +533,26 @@ def _print(host: Host, facts: JsonObject) -> None:
     click.echo(f"\nA program gets {facts['chosen'] or 'no sampler'} here{untried_words}.")
 
 
+_TABLES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("libraries", ("name", "installed"), ("name", "installed")),
+    (
+        "upstreams",
+        ("name", "installed", "needed", "tested", "what would change"),
+        ("name", "installed", "needed", "tested", "would_change"),
+    ),
+    (
+        "engines",
+        ("name", "installed", "tested", "applies", "what is replaced, or why nothing is"),
+        ("engine", "installed", "tested", "applies", "reason"),
+    ),
+)
+"""Title, header and keys of the tables that show facts as they are."""
+
+
 def _sections(facts: JsonObject) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
     """Yield title, header and rows of each table; a table without rows is left out."""
-    yield "libraries", ("name", "installed", "needed"), _library_rows(facts["libraries"])
-    header: tuple[str, ...] = ("name", "installed", "needed", "tested", "what would change")
-    keys: tuple[str, ...] = ("name", "installed", "needed", "tested", "would_change")
-    yield "upstreams", header, [[_cell(row[key]) for key in keys] for row in facts["upstreams"]]
-    header = ("name", "installed", "tested", "applies", "what is replaced, or why nothing is")
-    keys = ("engine", "installed", "tested", "applies", "reason")
-    yield "engines", header, [[_cell(row[key]) for key in keys] for row in facts["engines"]]
+    for title, header, keys in _TABLES:
+        yield title, header, [[_cell(row[key]) for key in keys] for row in facts[title]]
     commands = [InstalledCommand(**command) for command in facts["commands"]]
     if any(command.is_foreign for command in commands):
         cells = [(command.name, command.owner, command.reason or "") for command in commands]
@@ -645,16 +584,3 @@ def _built(name: str, builds: Mapping[str, JsonObject] | None) -> Iterator[str]:
         companions = [name for role in ("partial_companion", "companion") if (name := outcome[role])]
         beside = f" with {all_of(companions)}" if companions else ""
         yield f"built{beside} and proven in {outcome['seconds']:.1f} s"
-
-
-def _library_rows(libraries: Sequence[JsonObject]) -> list[tuple[str, ...]]:
-    """List each library once, with all requirements: ``>=2.6 by a and b; >=2.7 by c``."""
-    owners_of: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for library in libraries:
-        owners = owners_of.setdefault((library["name"], _cell(library["installed"])), {})
-        if library["needed_by"]:
-            owners.setdefault(library["needed"] or "any version", []).append(library["needed_by"])
-    return [
-        (*names, "; ".join(f"{n} by {all_of(by)}" for n, by in owners.items()) or "not required")
-        for names, owners in owners_of.items()
-    ]
