@@ -56,6 +56,10 @@ USAGE = [
         ("resolve", "--operation", "process_logits", "--seeding", "counter"),
         "'--seeding' is no part of what 'process_logits' may need. Leave it out.",
     ),
+    (
+        ("resolve", "--vocab-parallel"),
+        "'--vocab-parallel' was removed. Gather the logits of the ranks and draw from whole rows.",
+    ),
     # check
     (
         (*CHECK, "--operation", "draft"),

@@ -11,7 +11,7 @@ import contextlib
 import pkgutil
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -23,6 +23,7 @@ from tokendraw.backends.discovery import guard
 from tokendraw.backends.discovery.entry_points import declarations
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.resolution.admission import disputed_reason, reserved_reason
+from tokendraw.backends.resolution.candidate import Extension
 from tokendraw.cli.command import (
     GuardedCommand,
     ended_by_exit_code,
@@ -52,22 +53,8 @@ OWNERS: Mapping[str, str] = {
 """Commands of tokendraw's other distributions, each with the distribution that owns the name."""
 
 
-@dataclass(frozen=True)
-class InstalledCommand:
-    """A command declared by an entry point.
-
-    :ivar name: Name on the command line, fit to print.
-    :ivar distribution: Distribution that brings the command.
-    :ivar version: Version of the distribution.
-    :ivar entry_point: Value of the entry point, ``package.module:object``.
-    :ivar reason: Phrase without a full stop: why the command cannot be used. None: nothing is known against it.
-    """
-
-    name: str
-    distribution: str
-    version: str
-    entry_point: str
-    reason: str | None = None
+class InstalledCommand(Extension):
+    """A command declared by an entry point; where its reason is None, nothing is known against it."""
 
     @property
     def owner(self) -> str:
@@ -89,13 +76,7 @@ def installed_commands() -> tuple[InstalledCommand, ...]:
     """List every entry point of the group, sorted by name, with none of their code run."""
     commands, claimants = [], defaultdict[str, list[str]](list)
     for declaration in sorted(declarations(ENTRY_POINT_GROUP), key=lambda d: (d.name, d.distribution)):
-        command = InstalledCommand(
-            name=declaration.name,
-            distribution=declaration.distribution,
-            version=declaration.version,
-            entry_point=declaration.entry_point,
-            reason=declaration.reason,
-        )
+        command = InstalledCommand(**vars(declaration))
         if command.reason is None and not command.is_callable:
             owner = OWNERS.get(command.name, "tokendraw")
             command = replace(command, reason=reserved_reason(command.name, owner, command.owner))

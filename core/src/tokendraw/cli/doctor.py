@@ -75,6 +75,7 @@ BUILD_SECONDS = 900
 
 _MAIN = "sample"  # the operation that the verdict, and the exit code, are about
 _LIBRARIES = ("torch", "triton", "numpy", "safetensors")
+_COMMAND_KEYS = ("name", "distribution", "version", "entry_point", "reason")
 _NOT_BUILT: Mapping[str, Any] = {
     "chosen": None,
     "companion": None,
@@ -99,7 +100,7 @@ def doctor(ctx: click.Context, no_build: bool, as_json: bool) -> None:
     program would get no sampler here. All that imports torch, a backend or an engine runs in processes of its own.
     """
     host = machine.detect_host()
-    facts = _examine(host, builds=not no_build, verbose=terminal.is_verbose(ctx))
+    facts = _describe(_examine(host, builds=not no_build, verbose=terminal.is_verbose(ctx)))
     if as_json:
         terminal.print_json(facts)
     else:
@@ -108,38 +109,99 @@ def doctor(ctx: click.Context, no_build: bool, as_json: bool) -> None:
         ctx.exit(NOT_USABLE)
 
 
-def _examine(host: Host, *, builds: bool, verbose: bool) -> JsonObject:
-    """Collect the facts of this installation, under the keys above."""
-    found = _negotiate(host)
-    chosen, serving, candidates, messages = found.chosen, found.serving, found.candidates, found.messages
-    names = [name for name, plugin in serving.items() if plugin and builds]
+@dataclass
+class _Checkup:
+    """Discovery, resolution and builds as in a program; after an error some facts keep their defaults."""
+
+    host: Host
+    config: str | None = None
+    choice: Choice = field(default_factory=Choice)
+    candidates: Sequence[Candidate] = ()
+    chosen: str | None = None
+    serving: dict[str, str | None] = field(default_factory=dict)
+    """Plugin by offered operation; None: no plugin can serve it."""
+    messages: list[str] = field(default_factory=list)
+    untested: Sequence[str] = ()
+    builds: dict[str, JsonObject] | None = None
+    """Outcome by operation, as of :func:`build`; None: nothing was to be built."""
+
+
+def _examine(host: Host, *, builds: bool, verbose: bool) -> _Checkup:
+    """Decide as a program does, then build what it gets."""
+    found = _Checkup(host)
+    with plugins_at_work(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", TokendrawWarning)  # the findings repeat the warnings
+        try:
+            _negotiate(found)
+        except (TokendrawError, TokendrawWarning) as error:
+            found.messages += [str(error)] if str(error) not in found.messages else []
+    names = [name for name, plugin in found.serving.items() if plugin and builds]
     has_torch = hasattr(sys.modules.get("torch"), "Tensor")
     torch_error: str | None = None
     outcomes: dict[str, JsonObject] = {}
     if names or not (has_torch or importlib.util.find_spec("torch") is None):  # without names torch alone
         with terminal.progress(f"building what serves {all_of(names)}" if names else "importing torch"):
             torch_error, outcomes = build(names, verbose=verbose)
-    main = outcomes.get(_MAIN)
     if torch_error is not None:
-        serving = dict.fromkeys(serving)
-        messages.append(torch_error)
-    if main is None or chosen is None:
-        messages += found.untested
+        found.serving = dict.fromkeys(found.serving)
+        found.messages.append(torch_error)
+    main = outcomes.get(_MAIN)
+    if main is None or found.chosen is None:
+        found.messages += found.untested
     else:
-        chosen = main["chosen"]
-        messages += [main["error"]] if main["error"] and not main["culprit"] and not torch_error else []
-        messages += main["warnings"]
-    chosen = None if torch_error else chosen
-    failed = main["rejections"] if main else {}
+        found.chosen = main["chosen"]
+        is_told = main["culprit"] or torch_error
+        found.messages += [*([main["error"]] if main["error"] and not is_told else []), *main["warnings"]]
+    found.chosen = None if torch_error else found.chosen
+    found.builds = outcomes if builds else None
+    return found
+
+
+def _negotiate(found: _Checkup) -> None:
+    settings = read_settings()
+    found.config = printable(str(settings.config)) if settings.config else None
+    found.choice = settings.choice()
+    by_operation = _resolve.discover_all()
+    found.candidates = sorted(by_operation[_MAIN], key=rank)
+    infos = [info for candidate in found.candidates if (info := described(candidate))]
+    for name, candidates in by_operation.items():
+        if any(name in info.operations for info in infos):
+            about = operations.find_operation(name)
+            choice = settings.choice(binds=operations.is_own(about))
+            found.serving[name] = None
+            with contextlib.suppress(TokendrawError):
+                decision = _resolve.decide(candidates, found.host, about.need(), choice, operation=name)
+                found.serving[name] = decision.chosen
+    misnamed = settings.all_warnings(candidate.name for candidate in found.candidates)
+    found.messages += [as_error(text) for text in misnamed] if settings.strict else misnamed
+    resolution = tokendraw.resolve()
+    if settings.strict and (misnamed or resolution.warnings):
+        outcome = using(resolution.chosen)
+        found.messages += [as_error(text, outcome) for text in resolution.warnings]
+    else:
+        found.chosen, found.untested = resolution.chosen, resolution.untested
+    if all(candidate.name != "native" for candidate in found.candidates):  # which serves everything
+        missing = list(resolution.beyond if resolution.companion is None else ())
+        unserved = [name for name in operations.RECORDS if not found.serving.get(name)]
+        missing += [f"the operation {name!r}" for name in unserved]
+        if missing:
+            found.messages.append(f"No installed plugin serves {all_of(missing)}; run {NATIVE}.")
+
+
+def _describe(found: _Checkup) -> JsonObject:
+    """Write the facts of this installation, under the keys above."""
+    builds = found.builds or {}
+    failed = builds[_MAIN]["rejections"] if _MAIN in builds else {}
     shown = [
         replace(c, state=State.UNAVAILABLE, reason=failed[c.name])
         if c.name in failed and c.state is State.AVAILABLE
         else c
-        for c in candidates
+        for c in found.candidates
     ]
+    commands = [examined(command) for command in installed_commands()]
     variables = {name: text for name, text in sorted(os.environ.items()) if name.startswith("TOKENDRAW_")}
     facts: JsonObject = {
-        "error": None if chosen else "A program gets no sampler here.",
+        "error": None if found.chosen else "A program gets no sampler here.",
         "tokendraw": tokendraw.__version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "platform": platform.platform(),
@@ -156,76 +218,24 @@ def _examine(host: Host, *, builds: bool, verbose: bool) -> JsonObject:
                 "tested": upstream.tested,
                 "would_change": _upstream.would_change(upstream, candidate.upstream_version),
             }
-            for candidate, upstream in _wrapped(candidates)
+            for candidate, upstream in _wrapped(found.candidates)
         ],
         "engines": engines(),
-        "commands": [asdict(examined(command)) for command in installed_commands()],
-        "host": host_json(host),
+        "commands": [{key: getattr(command, key) for key in _COMMAND_KEYS} for command in commands],
+        "host": host_json(found.host),
         "settings": {
             "variables": {printable(name): printable(text) for name, text in variables.items()},
             "config": found.config,
         },
         "candidates": [candidate_json(candidate) for candidate in sorted(shown, key=rank)],
-        "origins": origins(candidates),
-        "chosen": chosen,
-        "operations": serving | {name: outcome["chosen"] for name, outcome in outcomes.items()},
-        "builds": {n: {key: o[key] for key in _NOT_BUILT} for n, o in outcomes.items()} if builds else None,
+        "origins": origins(found.candidates),
+        "chosen": found.chosen,
+        "operations": found.serving | {name: outcome["chosen"] for name, outcome in builds.items()},
+        "builds": found.builds and {n: {key: o[key] for key in _NOT_BUILT} for n, o in builds.items()},
         "heavy_imports": {},
     }
-    faults = [*((message, None) for message in messages), *_faults(facts, found, outcomes)]
-    return {**facts, "findings": [{"problem": problem, "mend": command} for problem, command in faults]}
-
-
-@dataclass
-class _Negotiation:
-    """Discovery and resolution as in a program; after an error some facts keep their defaults."""
-
-    config: str | None = None
-    choice: Choice = field(default_factory=Choice)
-    candidates: Sequence[Candidate] = ()
-    chosen: str | None = None
-    serving: dict[str, str | None] = field(default_factory=dict)
-    """Plugin by offered operation; None: no plugin can serve it."""
-    messages: list[str] = field(default_factory=list)
-    untested: Sequence[str] = ()
-
-
-def _negotiate(host: Host) -> _Negotiation:
-    facts = _Negotiation()
-    with plugins_at_work(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", TokendrawWarning)  # the findings repeat the warnings
-        try:
-            settings = read_settings()
-            facts.config = printable(str(settings.config)) if settings.config else None
-            facts.choice = settings.choice()
-            by_operation = _resolve.discover_all()
-            facts.candidates = sorted(by_operation[_MAIN], key=rank)
-            infos = [info for candidate in facts.candidates if (info := described(candidate))]
-            for name, candidates in by_operation.items():
-                if any(name in info.operations for info in infos):
-                    about = operations.find_operation(name)
-                    choice = settings.choice(binds=operations.is_own(about))
-                    facts.serving[name] = None
-                    with contextlib.suppress(TokendrawError):
-                        decision = _resolve.decide(candidates, host, about.need(), choice, operation=name)
-                        facts.serving[name] = decision.chosen
-            misnamed = settings.all_warnings(candidate.name for candidate in facts.candidates)
-            facts.messages += [as_error(text) for text in misnamed] if settings.strict else misnamed
-            resolution = tokendraw.resolve()
-            if settings.strict and (misnamed or resolution.warnings):
-                outcome = using(resolution.chosen)
-                facts.messages += [as_error(text, outcome) for text in resolution.warnings]
-            else:
-                facts.chosen, facts.untested = resolution.chosen, resolution.untested
-            if all(candidate.name != "native" for candidate in facts.candidates):  # which serves everything
-                missing = list(resolution.beyond if resolution.companion is None else ())
-                unserved = [name for name in operations.RECORDS if not facts.serving.get(name)]
-                missing += [f"the operation {name!r}" for name in unserved]
-                if missing:
-                    facts.messages.append(f"No installed plugin serves {all_of(missing)}; run {NATIVE}.")
-        except (TokendrawError, TokendrawWarning) as error:
-            facts.messages += [str(error)] if str(error) not in facts.messages else []
-    return facts
+    faults = _faults(found, commands, facts["origins"])
+    return facts | {"findings": [{"problem": problem, "mend": command} for problem, command in faults]}
 
 
 # Work in new processes, which a plugin, an engine or torch may end, block or litter.
@@ -330,17 +340,21 @@ def engines() -> list[JsonObject]:
     states = []
     for name, value in sorted({(each.name, each.entry_point) for each in declarations(ENTRY_POINT_GROUP)}):
         state, status = new_process.call_in_new_process(f"{__name__}:report_engine", name, value)
-        if status is None or not isinstance(state, dict):
-            ending = f"ended the process: exit status {status}"
-            if status is None:
-                ending = f"took more than {new_process.TIMEOUT_SECONDS} s"
-            state = _unusable(name, f"asking {value!r} {ending}")
+        if status is None:
+            state = f"asking {value!r} took more than {new_process.TIMEOUT_SECONDS} s"
+        elif state is None:
+            state = f"asking {value!r} ended the process: exit status {status}"
+        if isinstance(state, str):
+            reason = format_line(state)
+            state = asdict(
+                EngineState(engine=printable(name), installed=None, tested=(), applies=False, reason=reason)
+            )
         states.append(state)
     return states
 
 
 def report_engine(name: str, value: str) -> None:
-    """Print the state returned by an adapter's entry point as a line of JSON; runs in the new process."""
+    """Print as a line of JSON what an adapter's entry point returns, or why it cannot be asked, in the new process."""
 
     def ask() -> EngineState:
         state = importlib_metadata.EntryPoint(name, value, ENTRY_POINT_GROUP).load()()
@@ -348,20 +362,14 @@ def report_engine(name: str, value: str) -> None:
             raise PluginError(f"{value!r} needs to return an EngineState, found {type(state).__name__}")
         return state
 
+    answer: JsonObject | str
     with plugins_at_work():
         try:
-            state = asdict(guarded(f"asking {value!r}", ask))
+            answer = asdict(guarded(f"asking {value!r}", ask))
         except PluginError as error:
-            state = _unusable(name, str(error))
-    print(json.dumps(state), flush=True)
+            answer = str(error)
+    print(json.dumps(answer), flush=True)
     os._exit(0)  # no thread or handler of an engine holds up the end, or prints another line
-
-
-def _unusable(name: str, reason: str) -> JsonObject:
-    reason = format_line(reason)
-    return asdict(
-        EngineState(engine=printable(name), installed=None, tested=(), applies=False, reason=reason)
-    )
 
 
 # Versions and places.
@@ -402,21 +410,23 @@ def origins(candidates: Iterable[Candidate]) -> list[JsonObject]:
 _Findings: TypeAlias = Iterator[tuple[str, str | None]]
 
 
-def _faults(facts: JsonObject, found: _Negotiation, builds: Mapping[str, JsonObject]) -> _Findings:
+def _faults(found: _Checkup, commands: Iterable[InstalledCommand], places: Sequence[JsonObject]) -> _Findings:
     candidates, choice = found.candidates, found.choice
+    for message in found.messages:
+        yield message, None
     for candidate in candidates:
         if remedy := _remedy(candidate, candidates, choice):
             command, advice = remedy
             reason = (candidate.reason or "").removesuffix(f"; run `{command}`")
             yield f"'{candidate.name}' is {candidate.state}: {reason}. {advice}".rstrip(), command
     for candidate in candidates:
-        yield from _of_builds(candidate, builds, choice)
+        yield from _of_builds(candidate, found.builds or {}, choice)
     for problem in contradictions(candidates):
         yield problem, None
-    for each in (InstalledCommand(**command) for command in facts["commands"]):
+    for each in commands:
         if each.reason is not None:
             yield f"The command {each.name!r} of {each.owner} cannot be used: {each.reason}.", None
-    core, *packages = facts["origins"]
+    core, *packages = places
     for package in packages:
         if package["path"] and not package["beside_core"]:
             problem = (
@@ -513,7 +523,7 @@ def _print(host: Host, facts: JsonObject) -> None:
     settings = {"device": str(host), "configuration": facts["settings"]["config"] or "no file"}
     top = {name: facts[name] for name in ("tokendraw", "python", "platform")}
     print_table(("", ""), list((top | settings | facts["settings"]["variables"]).items()))
-    for title, header, rows in _sections(facts):
+    for title, header, rows in _tables(facts):
         if rows:
             print_heading(title)
             print_table(header, rows, indent=2)
@@ -533,36 +543,31 @@ def _print(host: Host, facts: JsonObject) -> None:
     click.echo(f"\nA program gets {facts['chosen'] or 'no sampler'} here{untried_words}.")
 
 
-_TABLES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("libraries", ("name", "installed"), ("name", "installed")),
-    (
-        "upstreams",
-        ("name", "installed", "needed", "tested", "what would change"),
-        ("name", "installed", "needed", "tested", "would_change"),
-    ),
-    (
-        "engines",
-        ("name", "installed", "tested", "applies", "what is replaced, or why nothing is"),
-        ("engine", "installed", "tested", "applies", "reason"),
-    ),
-)
-"""Title, header and keys of the tables that show facts as they are."""
-
-
-def _sections(facts: JsonObject) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
+def _tables(facts: JsonObject) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
     """Yield title, header and rows of each table; a table without rows is left out."""
-    for title, header, keys in _TABLES:
-        yield title, header, [[_cell(row[key]) for key in keys] for row in facts[title]]
-    commands = [InstalledCommand(**command) for command in facts["commands"]]
+
+    def rows(name: str, *keys: str) -> list[list[str]]:
+        return [[_cell(row[key]) for key in keys] for row in facts[name]]
+
+    yield "libraries", ("name", "installed"), rows("libraries", "name", "installed")
+    header: tuple[str, ...] = ("name", "installed", "needed", "tested", "what would change")
+    yield "upstreams", header, rows("upstreams", "name", "installed", "needed", "tested", "would_change")
+    header = ("name", "installed", "tested", "applies", "what is replaced, or why nothing is")
+    yield "engines", header, rows("engines", "engine", "installed", "tested", "applies", "reason")
+    commands = [InstalledCommand(state=State.FOUND, **command) for command in facts["commands"]]
     if any(command.is_foreign for command in commands):
         cells = [(command.name, command.owner, command.reason or "") for command in commands]
         yield "commands", ("name", "of", "why it cannot be used"), cells
-    rows = negotiation.candidate_rows(facts["candidates"])
-    yield "samplers", negotiation.CANDIDATE_HEADER if rows else ("",), rows or [("none",)]
-    builds, serving = facts["builds"], facts["operations"]
-    if set(serving) - {_MAIN}:
-        header = ("name", "who would serve") if builds is None else ("name", "who serves", "building")
-        yield "operations", header, [(n, p or "no sampler", *_built(n, builds)) for n, p in serving.items()]
+    samplers = negotiation.candidate_rows(facts["candidates"])
+    yield "samplers", negotiation.CANDIDATE_HEADER if samplers else ("",), samplers or [("none",)]
+    serving = [(name, plugin or "no sampler") for name, plugin in facts["operations"].items()]
+    if set(facts["operations"]) <= {_MAIN}:
+        return
+    if facts["builds"] is None:
+        yield "operations", ("name", "who would serve"), serving
+    else:
+        building = [(name, who, _built(facts["builds"].get(name))) for name, who in serving]
+        yield "operations", ("name", "who serves", "building"), building
 
 
 def _cell(value: Any) -> str:
@@ -571,16 +576,11 @@ def _cell(value: Any) -> str:
     return value if isinstance(value, str) else ", ".join(value)
 
 
-def _built(name: str, builds: Mapping[str, JsonObject] | None) -> Iterator[str]:
-    """Write the cell about building in the row of an operation; no cell with ``--no-build``."""
-    if builds is None:
-        return
-    outcome = builds.get(name)
+def _built(outcome: JsonObject | None) -> str:
     if outcome is None:
-        yield "nothing to build"
-    elif outcome["chosen"] is None:
-        yield str(outcome["error"])
-    else:
-        companions = [name for role in ("partial_companion", "companion") if (name := outcome[role])]
-        beside = f" with {all_of(companions)}" if companions else ""
-        yield f"built{beside} and proven in {outcome['seconds']:.1f} s"
+        return "nothing to build"
+    if outcome["chosen"] is None:
+        return str(outcome["error"])
+    companions = [name for role in ("partial_companion", "companion") if (name := outcome[role])]
+    beside = f" with {all_of(companions)}" if companions else ""
+    return f"built{beside} and proven in {outcome['seconds']:.1f} s"

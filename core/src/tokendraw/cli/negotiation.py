@@ -306,21 +306,19 @@ def _print_plugin(plugin: _Plugin) -> None:
     main = _main(plugin)
     info = described(main)
     upstream = info.upstream if info else None
-    origin = "first-party" if main.first_party else "third-party"
-    facts: dict[str, str | None] = {
+    facts = {
         "summary": info.summary if info else None,
         **_state(main),
-        "distribution": f"{main.distribution} {main.version}, {origin}",
+        "distribution": f"{main.distribution} {main.version}, {'first' if main.first_party else 'third'}-party",
         "entry point": main.entry_point,
         "plugin API": f"{main.info.api_version}, this core speaks {API_VERSION}" if main.info else None,
-        "priority": str(info.priority) if info else None,
-        "upstream": upstream.distribution if upstream else "none" if info else None,
     }
-    if upstream:
-        facts["  required"] = upstream.versions or "any version"
-        facts["  installed"] = main.upstream_version or "no"
-        facts["  tested"] = ", ".join(upstream.tested) or "no version"
     if info:
+        facts |= {"priority": str(info.priority), "upstream": upstream.distribution if upstream else "none"}
+        if upstream:
+            facts["  required"] = upstream.versions or "any version"
+            facts["  installed"] = main.upstream_version or "no"
+            facts["  tested"] = ", ".join(upstream.tested) or "no version"
         facts |= {"kernels": info.kernels, "verified on": info.verified or "nothing stated"}
     _print_facts(click.style(main.name, bold=True), facts)
     if upstream and upstream.releases:
@@ -409,7 +407,9 @@ def _value_in_words(name: str, value: Any) -> str:
 @click.option("--sync-free", is_flag=True, help="Need calls that do not wait for the device.")
 @click.option("--threshold", is_flag=True, help="Need the least kept logit of each row.")
 @click.option("--batch-invariant", is_flag=True, help="Need the same token in any batch.")
-@click.option("--vocab-parallel", is_flag=True, help="Need draws from logits that are split over ranks.")
+@options.removed_option(
+    "--vocab-parallel", "Gather the logits of the ranks and draw from whole rows", is_flag=True
+)
 @click.option(
     "--need",
     "assignments",

@@ -62,8 +62,7 @@ class LogitsFile(NamedTuple):
     """Dtype in the file by its torch name. ``logits`` has the same, but float32 in place of float64."""
 
 
-def on_disk(path: Path) -> None:
-    """Check that a file exists and has an ending that can be read."""
+def _check_ending(path: Path) -> None:
     ending = path.suffix.lower()
     if not path.is_file():
         content = (
@@ -83,8 +82,11 @@ def read_logits(path: Path, tensor: str | None = None) -> LogitsFile:
 
     :raises LogitsFileError: it holds none.
     """
-    if path != Path("-"):
-        on_disk(path)
+    is_pipe = path == Path("-")
+    if not is_pipe:
+        _check_ending(path)
+    require_torch("Drawing")
+    if not is_pipe:
         return _read(str(path), path, path.suffix.lower(), tensor)
     if sys.stdin is None or sys.stdin.isatty():
         raise LogitsFileError(
@@ -246,13 +248,10 @@ def sample(
     text.
     """
     params = SamplingParams(**fields).check()
-    if file != Path("-"):
-        on_disk(file)
     with progress("reading the logits, loading a sampler, drawing"):
-        require_torch("Drawing")
+        source = read_logits(file, tensor)
         from tokendraw.parameters.metadata import SamplingMetadata
 
-        source = read_logits(file, tensor)
         num_rows, vocab_size = source.logits.shape
         need = Need(
             logprobs_mode=logprobs_mode,
