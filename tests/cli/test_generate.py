@@ -12,8 +12,8 @@ import tokendraw
 from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
 from fake_dists import install_limited
 from tokendraw import SamplingParams, TokendrawError
-from tokendraw.cli import generate as _generate
-from tokendraw.cli.generate import DemoModel, documentation
+from tokendraw.cli import drawing as _drawing
+from tokendraw.cli.drawing import DemoModel, documentation
 
 STORY = ["The cat sat on the mat, and the dog slept.", "The cat sat on the mat, and the bird sang."]
 """Two sentences with an obvious greedy continuation."""
@@ -22,14 +22,14 @@ STATEMENT = ("The import statement", "--temperature", "0.7", "--top-k", "40", "-
 
 @pytest.fixture
 def story(monkeypatch):
-    monkeypatch.setattr(_generate, "documentation", lambda: STORY)
+    monkeypatch.setattr(_drawing, "documentation", lambda: STORY)
 
 
 @pytest.fixture
 def excerpt(monkeypatch):
     """The beginning of the documentation, to which a model is fitted quickly."""
     paragraphs = documentation()[:100]
-    monkeypatch.setattr(_generate, "documentation", lambda: paragraphs)
+    monkeypatch.setattr(_drawing, "documentation", lambda: paragraphs)
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def limited(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(install_limited(tmp_path, less, less))
     monkeypatch.chdir(tmp_path)
     np.save("logits.npy", np.zeros((4, 5), np.float32))
-    monkeypatch.setattr(_generate, "documentation", lambda: ["The cat sat on the mat, and the dog slept."])
+    monkeypatch.setattr(_drawing, "documentation", lambda: ["The cat sat on the mat, and the dog slept."])
 
 
 @pytest.mark.usefixtures("limited")

@@ -238,7 +238,7 @@ class TestAnInterruptAtStartUp:
         [
             "click",
             "tokendraw.cli.app",
-            "tokendraw.cli.generate",
+            "tokendraw.cli.drawing",
             "pluggy",
             "torch",
             "torch._C",

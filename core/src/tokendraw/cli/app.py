@@ -41,8 +41,8 @@ BUILT_IN: Mapping[str, str] = {
     "show": "negotiation:show",
     "resolve": "negotiation:resolve",
     "doctor": "doctor:doctor",
-    "sample": "sample:sample",
-    "generate": "generate:generate",
+    "sample": "drawing:sample",
+    "generate": "drawing:generate",
 }
 """Commands of the core, each with its module and function."""
 OWNERS: Mapping[str, str] = {

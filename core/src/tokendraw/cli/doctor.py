@@ -46,10 +46,10 @@ from tokendraw.backends.resolution import upstream as _upstream
 from tokendraw.backends.resolution.admission import FIRST_PARTY, author_of, conflicts
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State
 from tokendraw.backends.resolution.messages import disable_setting, using
-from tokendraw.cli import negotiation, options, terminal
+from tokendraw.cli import options, terminal
 from tokendraw.cli.app import InstalledCommand, examined, installed_commands
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand
-from tokendraw.cli.negotiation import JsonObject, candidate_json, described, host_json, rank
+from tokendraw.cli.negotiation import JsonObject, candidate_json, described, host_json, print_candidates, rank
 from tokendraw.cli.terminal import plugins_at_work, print_heading, print_table
 from tokendraw.engines import ENTRY_POINT_GROUP, EngineState
 from tokendraw.errors.exceptions import (
@@ -386,22 +386,23 @@ def origins(candidates: Iterable[Candidate]) -> list[JsonObject]:
     """Find the folders of the core and of plugins with tokendraw's own names, which any distribution can claim."""
     core = Path(tokendraw.__file__).resolve().parent
     checkout = core.parents[2] if core.parts[-3:] == ("core", "src", "tokendraw") else core
+    beside = checkout / "plugins", checkout / "engine_ops"
     packages: list[JsonObject] = [{"name": "tokendraw", "path": printable(str(core)), "beside_core": True}]
     for candidate in candidates:
         if candidate.first_party:
             package = candidate.entry_point.partition(":")[0].partition(".")[0].strip()
-            try:
-                spec = importlib.util.find_spec(package)
-            except (ImportError, ValueError):  # no name of a module, or the remains of a failed import
-                spec = None
-            found = spec and next(iter(spec.submodule_search_locations or ()), spec.origin)
-            path = Path(found).resolve() if found else None
-            is_beside = path is not None and (
-                path.parent == core.parent
-                or any(path.is_relative_to(checkout / name) for name in ("plugins", "engine_ops", "ranks"))
+            path = None
+            with contextlib.suppress(
+                ImportError, ValueError
+            ):  # no module's name, or a failed import's remains
+                if spec := importlib.util.find_spec(package):
+                    path = next(iter(spec.submodule_search_locations or ()), spec.origin)
+            place = Path(path).resolve() if path else None
+            is_beside = place is not None and (
+                place.parent == core.parent or any(map(place.is_relative_to, beside))
             )
-            place = "" if path is None else printable(str(path))
-            packages.append({"name": candidate.name, "path": place, "beside_core": is_beside})
+            place_text = printable(str(place)) if place else ""
+            packages.append({"name": candidate.name, "path": place_text, "beside_core": is_beside})
     return packages
 
 
@@ -523,10 +524,31 @@ def _print(host: Host, facts: JsonObject) -> None:
     settings = {"device": str(host), "configuration": facts["settings"]["config"] or "no file"}
     top = {name: facts[name] for name in ("tokendraw", "python", "platform")}
     print_table(("", ""), list((top | settings | facts["settings"]["variables"]).items()))
-    for title, header, rows in _tables(facts):
+
+    def section(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         if rows:
             print_heading(title)
             print_table(header, rows, indent=2)
+
+    def cells(name: str, *keys: str) -> list[list[str]]:
+        return [[_cell(row[key]) for key in keys] for row in facts[name]]
+
+    section("libraries", ("name", "installed"), cells("libraries", "name", "installed"))
+    header: tuple[str, ...] = ("name", "installed", "needed", "tested", "what would change")
+    section("upstreams", header, cells("upstreams", "name", "installed", "needed", "tested", "would_change"))
+    header = ("name", "installed", "tested", "applies", "what is replaced, or why nothing is")
+    section("engines", header, cells("engines", "engine", "installed", "tested", "applies", "reason"))
+    commands = [InstalledCommand(state=State.FOUND, **command) for command in facts["commands"]]
+    if any(command.is_foreign for command in commands):
+        owners = [(command.name, command.owner, command.reason or "") for command in commands]
+        section("commands", ("name", "of", "why it cannot be used"), owners)
+    print_heading("samplers")
+    print_candidates(facts["candidates"], indent=2)
+    builds, serving = facts["builds"], facts["operations"]
+    if set(serving) - {_MAIN}:
+        header = ("name", "who would serve") if builds is None else ("name", "who serves", "building")
+        rows = [(name, plugin or "no sampler", *_built(name, builds)) for name, plugin in serving.items()]
+        section("operations", header, rows)
     print_heading("origins")
     width = max(len(origin["name"]) for origin in facts["origins"])
     for origin in facts["origins"]:
@@ -543,44 +565,20 @@ def _print(host: Host, facts: JsonObject) -> None:
     click.echo(f"\nA program gets {facts['chosen'] or 'no sampler'} here{untried_words}.")
 
 
-def _tables(facts: JsonObject) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
-    """Yield title, header and rows of each table; a table without rows is left out."""
-
-    def rows(name: str, *keys: str) -> list[list[str]]:
-        return [[_cell(row[key]) for key in keys] for row in facts[name]]
-
-    yield "libraries", ("name", "installed"), rows("libraries", "name", "installed")
-    header: tuple[str, ...] = ("name", "installed", "needed", "tested", "what would change")
-    yield "upstreams", header, rows("upstreams", "name", "installed", "needed", "tested", "would_change")
-    header = ("name", "installed", "tested", "applies", "what is replaced, or why nothing is")
-    yield "engines", header, rows("engines", "engine", "installed", "tested", "applies", "reason")
-    commands = [InstalledCommand(state=State.FOUND, **command) for command in facts["commands"]]
-    if any(command.is_foreign for command in commands):
-        cells = [(command.name, command.owner, command.reason or "") for command in commands]
-        yield "commands", ("name", "of", "why it cannot be used"), cells
-    samplers = negotiation.candidate_rows(facts["candidates"])
-    yield "samplers", negotiation.CANDIDATE_HEADER if samplers else ("",), samplers or [("none",)]
-    serving = [(name, plugin or "no sampler") for name, plugin in facts["operations"].items()]
-    if set(facts["operations"]) <= {_MAIN}:
-        return
-    if facts["builds"] is None:
-        yield "operations", ("name", "who would serve"), serving
-    else:
-        building = [(name, who, _built(facts["builds"].get(name))) for name, who in serving]
-        yield "operations", ("name", "who serves", "building"), building
-
-
 def _cell(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "yes" if value else "no"
     return value if isinstance(value, str) else ", ".join(value)
 
 
-def _built(outcome: JsonObject | None) -> str:
-    if outcome is None:
-        return "nothing to build"
+def _built(name: str, builds: Mapping[str, JsonObject] | None) -> tuple[str, ...]:
+    """Write the cell about building in the row of an operation; no cell with ``--no-build``."""
+    if builds is None:
+        return ()
+    if (outcome := builds.get(name)) is None:
+        return ("nothing to build",)
     if outcome["chosen"] is None:
-        return str(outcome["error"])
+        return (str(outcome["error"]),)
     companions = [name for role in ("partial_companion", "companion") if (name := outcome[role])]
     beside = f" with {all_of(companions)}" if companions else ""
-    return f"built{beside} and proven in {outcome['seconds']:.1f} s"
+    return (f"built{beside} and proven in {outcome['seconds']:.1f} s",)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import click
 from click.core import ParameterSource
@@ -47,11 +47,7 @@ from tokendraw.errors.formatting import all_of, dotted, nearest
 from tokendraw.filters.installed import InstalledFilter, installed_filters
 from tokendraw.providers import resolve as _resolve
 
-if TYPE_CHECKING:
-    from tokendraw.providers.sampler import Sampler
-
 JsonObject = dict[str, Any]
-CANDIDATE_HEADER = ("name", "state", "priority", "version", "what it does, or why it cannot")
 
 
 def described(candidate: Candidate) -> PluginInfo | None:
@@ -64,15 +60,17 @@ def rank(candidate: Candidate) -> tuple[bool, int, str]:
     return candidate.state is not State.AVAILABLE, -candidate.priority, candidate.name
 
 
-def candidate_rows(candidates: Iterable[JsonObject]) -> list[tuple[str, ...]]:
-    """Write a row of a table for each candidate as of :func:`candidate_json`, with every reason in full."""
-    return [
+def print_candidates(candidates: Iterable[JsonObject], *, indent: int = 0) -> None:
+    """Print a row of a table for each candidate as of :func:`candidate_json`, with every reason in full."""
+    rows = [
         (
             *(c["name"], c["state"], "" if c["api_version"] is None else str(c["priority"]), c["version"]),
             c["reason"] or c["summary"] or "",
         )
         for c in candidates
     ]
+    header = ("name", "state", "priority", "version", "what it does, or why it cannot")
+    print_table(header if rows else ("",), rows or [("none",)], indent=indent)
 
 
 def candidate_json(candidate: Candidate) -> JsonObject:
@@ -138,28 +136,6 @@ def resolution_json(resolution: Resolution) -> JsonObject:
     }
 
 
-def sampler_json(sampler: Sampler) -> JsonObject:
-    """Return the keys ``sampler`` (its name), ``device`` and ``resolution``."""
-    resolution = resolution_json(sampler.resolution)
-    return {"sampler": sampler.name, "device": str(sampler.device), "resolution": resolution}
-
-
-def drawn_by(sampler: Sampler) -> str:
-    """Write the line ``drawn by NAMES on DEVICE: REASON`` from the rows that each sampler has drawn so far."""
-    resolution, rows = sampler.resolution, sampler.stats()
-    chosen, companions = resolution.chosen, resolution.companions
-    reason = next(decision.reason for decision in resolution.decisions if decision.name == chosen)
-    if list(rows) in [[name] for name in companions]:
-        return f"drawn by {all_of(rows)} on {sampler.device}: it draws what {chosen} cannot ({reason})"
-    names = chosen
-    if len(rows) > 1:
-        total = sum(rows.values())
-        chosen_first = sorted(rows, key=lambda name: name != chosen)
-        names = all_of(f"{name} ({rows[name]} of {total} rows)" for name in chosen_first)
-    line = f"drawn by {names} on {sampler.device}: {reason}"
-    return f"{line}; {' or '.join(companions)} draws what {chosen} cannot" if companions else line
-
-
 def settings_in_force(settings: Settings) -> dict[str, str]:
     """Map the settings from outside the program, a variable or ``KEY in FILE``, to their values."""
 
@@ -215,7 +191,7 @@ def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
 def _print_list(
     candidates: Sequence[JsonObject], filters: Sequence[JsonObject], others: Sequence[JsonObject]
 ) -> None:
-    print_table(CANDIDATE_HEADER, candidate_rows(candidates))
+    print_candidates(candidates)
     known = operations.operation_names()  # a plugin may offer others, which come last
     offered = [
         (c["name"], ", ".join(sorted(c["operations"], key=lambda name: [*known, name].index(name))))
