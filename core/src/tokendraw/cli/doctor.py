@@ -342,7 +342,7 @@ def engines() -> list[JsonObject]:
         state, status = new_process.call_in_new_process(f"{__name__}:report_engine", name, value)
         if status is None:
             state = f"asking {value!r} took more than {new_process.TIMEOUT_SECONDS} s"
-        elif state is None:
+        elif not isinstance(state, (dict, str)):
             state = f"asking {value!r} ended the process: exit status {status}"
         if isinstance(state, str):
             reason = format_line(state)
