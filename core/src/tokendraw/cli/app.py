@@ -74,21 +74,20 @@ class InstalledCommand(Extension):
 
 def installed_commands() -> tuple[InstalledCommand, ...]:
     """List every entry point of the group, sorted by name, with none of their code run."""
-    commands, claimants = [], defaultdict[str, list[str]](list)
-    for declaration in sorted(declarations(ENTRY_POINT_GROUP), key=lambda d: (d.name, d.distribution)):
-        command = InstalledCommand(**vars(declaration))
-        if command.reason is None and not command.is_callable:
-            owner = OWNERS.get(command.name, "tokendraw")
-            command = replace(command, reason=reserved_reason(command.name, owner, command.owner))
-        if command.reason is None:
+    found = sorted(declarations(ENTRY_POINT_GROUP), key=lambda each: (each.name, each.distribution))
+    commands = [InstalledCommand(**vars(declaration)) for declaration in found]
+    claimants = defaultdict[str, list[str]](list)
+    for command in commands:
+        if command.reason is None and command.is_callable:
             claimants[command.name].append(command.owner)
-        commands.append(command)
-    return tuple(
-        replace(each, reason=disputed_reason(each.name, claimants[each.name]))
-        if each.reason is None and len(claimants[each.name]) > 1
-        else each
-        for each in commands
-    )
+
+    def refusal(command: InstalledCommand) -> str | None:
+        if not command.is_callable:
+            return reserved_reason(command.name, OWNERS.get(command.name, "tokendraw"), command.owner)
+        owners = claimants[command.name]
+        return disputed_reason(command.name, owners) if len(owners) > 1 else None
+
+    return tuple(replace(each, reason=each.reason or refusal(each)) for each in commands)
 
 
 def load(command: InstalledCommand) -> click.Command:

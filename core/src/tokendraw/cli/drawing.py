@@ -51,8 +51,11 @@ if TYPE_CHECKING:
 
     from tokendraw.providers.sampler import Sampler
 
-quiet_option = click.option(
-    "-q", "--quiet", is_flag=True, help="Do not say on stderr which sampler drew, and why."
+_last_options = options.all_of_options(
+    options.selection_options,
+    click.option("-q", "--quiet", is_flag=True, help="Do not say on stderr which sampler drew, and why."),
+    options.verbose_option,
+    options.json_option,
 )
 
 _HELP_OF_PARAMETERS = {
@@ -332,10 +335,7 @@ def _name(dtype: Any) -> str:
 @click.option(
     "--tensor", "--key", "tensor", metavar="NAME", help="Which tensor or array, where the file holds several."
 )
-@options.selection_options
-@quiet_option
-@options.verbose_option
-@options.json_option
+@_last_options
 def sample(
     file: Path,
     position: int,
@@ -542,10 +542,7 @@ class DemoModel:
 @options.removed_option("--samplers", "Name the filters, and the order by --filter-order")
 @options.removed_option("--show-chain", "tokendraw.kept_ids lists what a row keeps", is_flag=True)
 @options.gumbel_dtype_option
-@options.selection_options
-@quiet_option
-@options.verbose_option
-@options.json_option
+@_last_options
 def generate(
     prompt: str,
     folder: str | None,

@@ -138,18 +138,17 @@ def resolution_json(resolution: Resolution) -> JsonObject:
 
 def settings_in_force(settings: Settings) -> dict[str, str]:
     """Map the settings from outside the program, a variable or ``KEY in FILE``, to their values."""
-
-    def label(key: str, source: str) -> str:
-        return source if source.startswith("TOKENDRAW_") else f"{key} in {source}"
-
     values = {
         "TOKENDRAW_NO_PLUGINS": "1" if settings.first_party_only else "",
         "TOKENDRAW_STRICT": "1" if settings.strict else "",
         "TOKENDRAW_DEBUG": "1" if settings.debug else "",
-        label("sampler", settings.sampler_source): settings.sampler or "",
-        label("priority", settings.priority_source): ", ".join(settings.priority),
-        label("disable", settings.disabled_source): ", ".join(settings.disabled),
     }
+    for key, source, value in (
+        ("sampler", settings.sampler_source, settings.sampler or ""),
+        ("priority", settings.priority_source, ", ".join(settings.priority)),
+        ("disable", settings.disabled_source, ", ".join(settings.disabled)),
+    ):
+        values[source if source.startswith("TOKENDRAW_") else f"{key} in {source}"] = value
     return {name: value for name, value in values.items() if value}
 
 
@@ -223,16 +222,13 @@ def show(name: str, as_json: bool) -> None:
     with plugins_at_work():
         by_operation = _resolve.discover_all()
     plugins = [dict(zip(by_operation, c, strict=True)) for c in zip(*by_operation.values(), strict=True)]
-    claimants = [plugin for plugin in plugins if _main(plugin).name == name]
-    claimants.sort(key=lambda plugin: rank(_main(plugin)))
+    claimants = sorted((p for p in plugins if _main(p).name == name), key=lambda p: rank(_main(p)))
     known = () if claimants else installed_filters()
     as_filter = name.replace("-", "_")
     filters = [record for record in known if record.name == as_filter]
     if not claimants and not filters:
-        samplers, others = (
-            sorted({_main(plugin).name for plugin in plugins}),
-            [record.name for record in known],
-        )
+        samplers = sorted({_main(plugin).name for plugin in plugins})
+        others = [record.name for record in known]
         near = nearest(name, samplers) or nearest(as_filter, others)
         if not samplers and near is None:
             raise TokendrawError(f"'{name}' needs to be an installed sampler, found none; {INSTALL}.")
