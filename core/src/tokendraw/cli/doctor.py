@@ -127,7 +127,7 @@ class _Checkup:
 
 
 def _examine(host: Host, *, builds: bool, verbose: bool) -> _Checkup:
-    """Decide as a program does, then build what it gets."""
+    """Decide as in a program, then build the chosen plugins."""
     found = _Checkup(host)
     with plugins_at_work(), warnings.catch_warnings():
         warnings.simplefilter("ignore", TokendrawWarning)  # the findings repeat the warnings
