@@ -1,4 +1,4 @@
-"""``tokendraw generate``: the same text for the same seed, every way of printing texts, and who drew them."""
+"""``tokendraw generate``: the same text for the same seed, what is printed, and who drew it."""
 
 import json
 import sys
@@ -12,8 +12,8 @@ import tokendraw
 from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
 from fake_dists import install_limited
 from tokendraw import SamplingParams, TokendrawError
-from tokendraw.cli import generate as _generate
-from tokendraw.cli.generate import DemoModel, documentation
+from tokendraw.cli import drawing as _drawing
+from tokendraw.cli.drawing import DemoModel, documentation
 
 STORY = ["The cat sat on the mat, and the dog slept.", "The cat sat on the mat, and the bird sang."]
 """Two sentences with an obvious greedy continuation."""
@@ -22,14 +22,14 @@ STATEMENT = ("The import statement", "--temperature", "0.7", "--top-k", "40", "-
 
 @pytest.fixture
 def story(monkeypatch):
-    monkeypatch.setattr(_generate, "documentation", lambda: STORY)
+    monkeypatch.setattr(_drawing, "documentation", lambda: STORY)
 
 
 @pytest.fixture
 def excerpt(monkeypatch):
     """The beginning of the documentation, to which a model is fitted quickly."""
     paragraphs = documentation()[:100]
-    monkeypatch.setattr(_generate, "documentation", lambda: paragraphs)
+    monkeypatch.setattr(_drawing, "documentation", lambda: paragraphs)
 
 
 @pytest.fixture
@@ -74,10 +74,6 @@ class TestPrinting:
         assert result.stdout == self.CONTINUED
         assert (result.stderr, result.exit_code) == (DRAWN_BY_NATIVE, 0)
 
-    @pytest.mark.parametrize("option", ["--stream", "--no-stream"])
-    def test_streaming_prints_the_same_text_without_control_codes(self, option):
-        assert text("The cat", *self.GREEDY, option) == self.CONTINUED
-
     def test_a_space_at_the_end_of_the_prompt_is_not_doubled(self):
         assert text("The cat ", *self.GREEDY) == self.CONTINUED
 
@@ -110,54 +106,8 @@ class TestPrinting:
         }
 
 
-@pytest.mark.usefixtures("excerpt")
-class TestCompare:
-    LABELS = (
-        "greedy",
-        "temperature 0.7, top-k 40, top-p 0.9",
-        "temperature 1",
-        "temperature 1.5",
-        "temperature 1.5, min-p 0.1",
-    )
-
-    @pytest.mark.slow
-    def test_the_texts_are_those_of_single_runs(self):
-        texts = json.loads(generate("A class is", "--compare", "--seed", "1", "--json").stdout)["texts"]
-        single = [
-            ["--temperature", "0"],
-            ["--temperature", "0.7", "--top-k", "40", "--top-p", "0.9"],
-            ["--temperature", "1"],
-            ["--temperature", "1.5"],
-            ["--temperature", "1.5", "--min-p", "0.1"],
-        ]
-        assert [f"A class is{t['text']}\n" for t in texts] == [
-            text("A class is", "--seed", "1", *options) for options in single
-        ]
-
-    @pytest.mark.slow
-    def test_the_settings_of_the_command_line_come_first(self):
-        options = ("--temperature", "0.3", "--top-p", "0.5", "--seed", "1")
-        output = json.loads(generate("A class is", "--compare", *options, "--json").stdout)
-        params = [t["params"] for t in output["texts"]]
-        assert (params[0]["temperature"], params[0]["top_p"], len(params)) == (0.3, 0.5, 6)
-        assert {p["seed"] for p in params} == {1}
-
-    def test_the_texts_stand_side_by_side_in_full_under_their_settings(self):
-        options = ("A class is", "--compare", "--seed", "1", "-n", "12")
-        texts = json.loads(generate(*options, "--json").stdout)["texts"]
-        printed = text(*options)
-        lines = printed.splitlines()
-        assert max(map(len, lines)) <= 100
-        headers = " ".join(line for line in lines if "temperature" in line or "greedy" in line)
-        assert all(label.split(",")[0] in headers for label in self.LABELS)
-        assert sum(line.count("A class is") for line in lines) == 5
-        assert any(line.count("A class is") == 3 for line in lines)
-        assert all(word in printed for entry in texts for word in entry["text"].split())
-
-
 def test_the_help_has_a_line_for_each_example():
     lines = [line.strip() for line in call("generate", "--help").stdout.splitlines()]
-    assert 'tokendraw generate "A class is" --compare' in lines
     assert 'tokendraw generate "A class is" --model ./Qwen2.5-0.5B --top-p 0.9' in lines
 
 
@@ -208,11 +158,10 @@ def limited(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(install_limited(tmp_path, less, less))
     monkeypatch.chdir(tmp_path)
     np.save("logits.npy", np.zeros((4, 5), np.float32))
-    monkeypatch.setattr(_generate, "documentation", lambda: ["The cat sat on the mat, and the dog slept."])
+    monkeypatch.setattr(_drawing, "documentation", lambda: ["The cat sat on the mat, and the dog slept."])
 
 
 @pytest.mark.usefixtures("limited")
-@pytest.mark.parametrize("streams", ["--stream", "--no-stream"])
 @pytest.mark.parametrize(
     ("options", "line"),
     [
@@ -222,20 +171,10 @@ def limited(tmp_path, monkeypatch):
     ],
     ids=["seeded", "greedy", "neither"],
 )
-def test_a_text_is_by_the_sampler_that_drew_it(options, line, streams):
-    result = call("generate", "The", "-n", "3", *CHOSEN, *options, streams)
+def test_a_text_is_by_the_sampler_that_drew_it(options, line):
+    result = call("generate", "The", "-n", "3", *CHOSEN, *options)
     assert (result.stderr, result.exit_code) == (line, 0)
     assert result.stdout.startswith("The")
-
-
-@pytest.mark.usefixtures("limited")
-def test_texts_of_several_samplers_name_each_with_its_rows():
-    """Five settings draw four tokens each; the greedy setting goes to native."""
-    result = call("generate", "The", "-n", "4", *CHOSEN, "--compare")
-    assert result.stderr == (
-        "drawn by limited (16 of 20 rows) and native (4 of 20 rows) on cpu: asked for by --sampler; native draws "
-        "what limited cannot\n"
-    )
 
 
 @pytest.mark.usefixtures("limited")

@@ -13,7 +13,7 @@ from fake_dists import EVERYTHING, plugin
 from tokendraw import operations
 from tokendraw.backends.discovery import entry_points
 from tokendraw.backends.discovery import settings as _settings
-from tokendraw.cli import generate as _generate
+from tokendraw.cli import drawing as _drawing
 from tokendraw.cli import main
 
 ROOT = click.Context(main)
@@ -40,7 +40,7 @@ def folder(tmp_path, monkeypatch):
     """Working folder with a file of logits, and a small language model."""
     monkeypatch.chdir(tmp_path)
     np.save("logits.npy", np.zeros((2, 5), np.float32))
-    monkeypatch.setattr(_generate, "documentation", lambda: ["The cat sat on the mat."])
+    monkeypatch.setattr(_drawing, "documentation", lambda: ["The cat sat on the mat."])
     return tmp_path
 
 

@@ -14,7 +14,7 @@ from command_line import NATIVE_ON_CPU, call
 from fake_dists import EVERYTHING, plugin
 from goodness_of_fit import SAMPLE, drop_float64
 from tokendraw import SamplingParams, philox
-from tokendraw.cli import generate as _generate
+from tokendraw.cli import drawing as _drawing
 from tokendraw_testing import reference
 from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
 
@@ -62,8 +62,8 @@ class TestDraws:
     def test_generate(self, options, monkeypatch):
         for row in telling_rows(*SAMPLE):
             logits, text = torch.from_numpy(row.logits), words(len(row.logits))
-            monkeypatch.setattr(_generate.DemoModel, "logits", lambda model, sequence, row=logits: row)
-            monkeypatch.setattr(_generate, "documentation", lambda text=text: [text])
+            monkeypatch.setattr(_drawing.DemoModel, "logits", lambda model, sequence, row=logits: row)
+            monkeypatch.setattr(_drawing, "documentation", lambda text=text: [text])
             expected = {dtype: token_of(row, dtype) for dtype in ("fp32", "fp64")}
             assert generated(row.seed, "-n", 1, *options) == expected_token(expected, options)
 

@@ -10,7 +10,7 @@ from command_line import NATIVE_ON_CPU, call
 from fake_dists import ONE_OF_THE_OPERATIONS
 
 INSTALLED = ", ".join(candidate.name for candidate in tokendraw.discover())
-STREAM = "'--stream' prints one text as it is drawn. Leave out --json and --compare, or --stream."
+WHOLE = "Leave it out: the text is printed when all of it is drawn."
 SAMPLE = ("sample", "logits.npy", *NATIVE_ON_CPU)
 GENERATE = ("generate", "The cat", *NATIVE_ON_CPU)
 CHECK = ("check", "native", "--device", "cpu")
@@ -55,6 +55,10 @@ USAGE = [
     (
         ("resolve", "--operation", "process_logits", "--seeding", "counter"),
         "'--seeding' is no part of what 'process_logits' may need. Leave it out.",
+    ),
+    (
+        ("resolve", "--vocab-parallel"),
+        "'--vocab-parallel' was removed. Gather the logits of the ranks and draw from whole rows.",
     ),
     # check
     (
@@ -155,7 +159,12 @@ USAGE = [
         "Invalid value for '--position': -1 is not in the range 0<=x<=9223372036854775807.",
     ),
     (("generate", "The", "--top-p", "2.0"), "'--top-p' needs a number in (0, 1] (1: off), found 2.0."),
-    (("generate", "The", "--stream", "--compare"), STREAM),
+    (
+        (*GENERATE, "--compare"),
+        "'--compare' was removed. Run it once for each setting, with the same --seed.",
+    ),
+    ((*GENERATE, "--stream"), f"'--stream' was removed. {WHOLE}"),
+    ((*GENERATE, "--no-stream"), f"'--no-stream' was removed. {WHOLE}"),
     (
         (*GENERATE, "--show-chain"),
         "'--show-chain' was removed. tokendraw.kept_ids lists what a row keeps.",
@@ -236,9 +245,3 @@ def test_a_refusal_is_one_sentence_an_exit_code_and_an_object(arguments, exit_co
     assert plain.stdout == ""
     assert json.loads(in_json.stdout) == {"schema_version": 1, "error": message}
     assert [path.name for path in folder.iterdir()] == ["logits.npy"]
-
-
-def test_streaming_does_not_go_with_json():
-    result = call("generate", "x", "--stream", "--json")
-    assert (json.loads(result.stdout)["error"], result.exit_code) == (STREAM, 2)
-    assert result.stderr.endswith(f"\nError: {STREAM}\n")

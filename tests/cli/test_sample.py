@@ -14,7 +14,7 @@ import tokendraw
 from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
 from fake_dists import EVERYTHING, plugin
 from tokendraw import SamplingMetadata, SamplingParams
-from tokendraw.cli.sample import LogitsFileError, read_logits
+from tokendraw.cli.drawing import LogitsFileError, read_logits
 
 ROWS = torch.tensor([[0.5, -1.0, 2.0], [3.0, 0.0, -2.5]])
 ENDINGS = [".npy", ".safetensors"]

@@ -69,7 +69,7 @@ def be_on(patch: pytest.MonkeyPatch, host: Host = LAPTOP, candidates: tuple[Cand
             c if c.state is not State.LOADED else assess(c, about, host, about.need()) for c in candidates
         )
 
-    def discover_all(disabled: object = ()) -> dict[str, tuple[Candidate, ...]]:
+    def discover_all() -> dict[str, tuple[Candidate, ...]]:
         return {operation: discover(operation) for operation in operations.RECORDS}
 
     def resolve(need: Need | None = None, choice: Choice | None = None, **rest: Any) -> Resolution:

@@ -232,7 +232,7 @@ INSTALLED = ("acme", "native")
             {"TOKENDRAW_PRIORITY": "nope,acme,nope"},
             (
                 "'TOKENDRAW_PRIORITY' names 'nope', found no such plugin, known are acme, aiter, cpu, flashinfer, "
-                "native, ops-flashinfer, ops-torch, ops-triton, ranks, triton-gumbel.",
+                "native, ops-flashinfer, ops-torch, ops-triton, triton-gumbel.",
             ),
         ),
         (

@@ -5,7 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.candidates import (
+from tokendraw_triton_gumbel.kernels.row_candidates import (
     bound_by_granules,
     bound_by_tiles,
     list_candidates,

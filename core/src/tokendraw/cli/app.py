@@ -11,7 +11,7 @@ import contextlib
 import pkgutil
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -23,6 +23,7 @@ from tokendraw.backends.discovery import guard
 from tokendraw.backends.discovery.entry_points import declarations
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.resolution.admission import disputed_reason, reserved_reason
+from tokendraw.backends.resolution.candidate import Extension
 from tokendraw.cli.command import (
     GuardedCommand,
     ended_by_exit_code,
@@ -40,8 +41,8 @@ BUILT_IN: Mapping[str, str] = {
     "show": "negotiation:show",
     "resolve": "negotiation:resolve",
     "doctor": "doctor:doctor",
-    "sample": "sample:sample",
-    "generate": "generate:generate",
+    "sample": "drawing:sample",
+    "generate": "drawing:generate",
 }
 """Commands of the core, each with its module and function."""
 OWNERS: Mapping[str, str] = {
@@ -52,22 +53,8 @@ OWNERS: Mapping[str, str] = {
 """Commands of tokendraw's other distributions, each with the distribution that owns the name."""
 
 
-@dataclass(frozen=True)
-class InstalledCommand:
-    """A command declared by an entry point.
-
-    :ivar name: Name on the command line, fit to print.
-    :ivar distribution: Distribution that brings the command.
-    :ivar version: Version of the distribution.
-    :ivar entry_point: Value of the entry point, ``package.module:object``.
-    :ivar reason: Phrase without a full stop: why the command cannot be used. None: nothing is known against it.
-    """
-
-    name: str
-    distribution: str
-    version: str
-    entry_point: str
-    reason: str | None = None
+class InstalledCommand(Extension):
+    """A command declared by an entry point; where its reason is None, nothing is known against it."""
 
     @property
     def owner(self) -> str:
@@ -87,27 +74,20 @@ class InstalledCommand:
 
 def installed_commands() -> tuple[InstalledCommand, ...]:
     """List every entry point of the group, sorted by name, with none of their code run."""
-    commands, claimants = [], defaultdict[str, list[str]](list)
-    for declaration in sorted(declarations(ENTRY_POINT_GROUP), key=lambda d: (d.name, d.distribution)):
-        command = InstalledCommand(
-            name=declaration.name,
-            distribution=declaration.distribution,
-            version=declaration.version,
-            entry_point=declaration.entry_point,
-            reason=declaration.reason,
-        )
-        if command.reason is None and not command.is_callable:
-            owner = OWNERS.get(command.name, "tokendraw")
-            command = replace(command, reason=reserved_reason(command.name, owner, command.owner))
-        if command.reason is None:
+    found = sorted(declarations(ENTRY_POINT_GROUP), key=lambda each: (each.name, each.distribution))
+    commands = [InstalledCommand(**vars(declaration)) for declaration in found]
+    claimants = defaultdict[str, list[str]](list)
+    for command in commands:
+        if command.reason is None and command.is_callable:
             claimants[command.name].append(command.owner)
-        commands.append(command)
-    return tuple(
-        replace(each, reason=disputed_reason(each.name, claimants[each.name]))
-        if each.reason is None and len(claimants[each.name]) > 1
-        else each
-        for each in commands
-    )
+
+    def refusal(command: InstalledCommand) -> str | None:
+        if not command.is_callable:
+            return reserved_reason(command.name, OWNERS.get(command.name, "tokendraw"), command.owner)
+        owners = claimants[command.name]
+        return disputed_reason(command.name, owners) if len(owners) > 1 else None
+
+    return tuple(replace(each, reason=each.reason or refusal(each)) for each in commands)
 
 
 def load(command: InstalledCommand) -> click.Command:

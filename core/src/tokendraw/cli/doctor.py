@@ -1,7 +1,7 @@
 """``tokendraw doctor``: a checkup to paste into a bug report.
 
-JSON: ``tokendraw``, ``python``, ``platform``, ``libraries`` (``name``, ``installed``, ``needed``,
-``needed_by``, ``fits``; once for each that requires it), ``upstreams`` (``name``, ``plugin``,
+JSON: ``tokendraw``, ``python``, ``platform``, ``libraries`` (``name``, ``installed``; ``needed``,
+``needed_by`` and ``fits`` are "", "" and true: `pip check` reads requirements), ``upstreams`` (``name``, ``plugin``,
 ``installed``, ``needed``, ``tested``, ``would_change``), ``engines`` (of each adapter to an inference engine:
 ``engine``, ``installed``, ``tested``, ``applies``, ``reason``), ``commands`` (that distributions bring: ``name``,
 ``distribution``, ``version``, ``entry_point``, ``reason``: null if it can be used), ``host``, ``settings``
@@ -25,15 +25,12 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
 import importlib_metadata
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 
 import tokendraw
 from tokendraw import operations
@@ -42,18 +39,17 @@ from tokendraw.backends import machine
 from tokendraw.backends.description.capabilities import Host
 from tokendraw.backends.description.plugin_info import API_VERSION, Upstream
 from tokendraw.backends.discovery import new_process
-from tokendraw.backends.discovery.entry_points import PLUGIN_GROUP as PLUGINS
-from tokendraw.backends.discovery.entry_points import declarations, find_entry_points, installed_version
+from tokendraw.backends.discovery.entry_points import declarations, installed_version
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.discovery.settings import read_settings
 from tokendraw.backends.resolution import upstream as _upstream
-from tokendraw.backends.resolution.admission import FIRST_PARTY, admit, author_of, conflicts
+from tokendraw.backends.resolution.admission import FIRST_PARTY, author_of, conflicts
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State
 from tokendraw.backends.resolution.messages import disable_setting, using
-from tokendraw.cli import negotiation, options, terminal
+from tokendraw.cli import options, terminal
 from tokendraw.cli.app import InstalledCommand, examined, installed_commands
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand
-from tokendraw.cli.negotiation import JsonObject, candidate_json, described, host_json, rank
+from tokendraw.cli.negotiation import JsonObject, candidate_json, described, host_json, print_candidates, rank
 from tokendraw.cli.terminal import plugins_at_work, print_heading, print_table
 from tokendraw.engines import ENTRY_POINT_GROUP, EngineState
 from tokendraw.errors.exceptions import (
@@ -74,13 +70,12 @@ from tokendraw.errors.formatting import (
 )
 from tokendraw.providers import resolve as _resolve
 
-LOAD_SECONDS = 60
-"""Time limit of the import of a plugin."""
 BUILD_SECONDS = 900
 """Time limit of a process that builds: FlashInfer takes up to five minutes to compile."""
 
 _MAIN = "sample"  # the operation that the verdict, and the exit code, are about
-_WATCHED = ("torch", "triton", "numpy", "safetensors")
+_LIBRARIES = ("torch", "triton", "numpy", "safetensors")
+_COMMAND_KEYS = ("name", "distribution", "version", "entry_point", "reason")
 _NOT_BUILT: Mapping[str, Any] = {
     "chosen": None,
     "companion": None,
@@ -105,7 +100,7 @@ def doctor(ctx: click.Context, no_build: bool, as_json: bool) -> None:
     program would get no sampler here. All that imports torch, a backend or an engine runs in processes of its own.
     """
     host = machine.detect_host()
-    facts = _examine(host, builds=not no_build, verbose=terminal.is_verbose(ctx))
+    facts = _describe(_examine(host, builds=not no_build, verbose=terminal.is_verbose(ctx)))
     if as_json:
         terminal.print_json(facts)
     else:
@@ -114,39 +109,106 @@ def doctor(ctx: click.Context, no_build: bool, as_json: bool) -> None:
         ctx.exit(NOT_USABLE)
 
 
-def _examine(host: Host, *, builds: bool, verbose: bool) -> JsonObject:
-    """Collect the facts of this installation, under the keys above."""
-    found = _negotiate(host)
-    chosen, serving, candidates, messages = found.chosen, found.serving, found.candidates, found.messages
-    names = [name for name, plugin in serving.items() if plugin and builds]
+@dataclass
+class _Checkup:
+    """Discovery, resolution and builds as in a program; after an error some facts keep their defaults."""
+
+    host: Host
+    config: str | None = None
+    choice: Choice = field(default_factory=Choice)
+    candidates: Sequence[Candidate] = ()
+    chosen: str | None = None
+    serving: dict[str, str | None] = field(default_factory=dict)
+    """Plugin by offered operation; None: no plugin can serve it."""
+    messages: list[str] = field(default_factory=list)
+    untested: Sequence[str] = ()
+    builds: dict[str, JsonObject] | None = None
+    """Outcome by operation, as of :func:`build`; None: nothing was to be built."""
+
+
+def _examine(host: Host, *, builds: bool, verbose: bool) -> _Checkup:
+    """Decide as in a program, then build the chosen plugins."""
+    found = _Checkup(host)
+    with plugins_at_work(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", TokendrawWarning)  # the findings repeat the warnings
+        try:
+            _negotiate(found)
+        except (TokendrawError, TokendrawWarning) as error:
+            found.messages += [str(error)] if str(error) not in found.messages else []
+    names = [name for name, plugin in found.serving.items() if plugin and builds]
     has_torch = hasattr(sys.modules.get("torch"), "Tensor")
     torch_error: str | None = None
     outcomes: dict[str, JsonObject] = {}
     if names or not (has_torch or importlib.util.find_spec("torch") is None):  # without names torch alone
         with terminal.progress(f"building what serves {all_of(names)}" if names else "importing torch"):
             torch_error, outcomes = build(names, verbose=verbose)
-    main = outcomes.get(_MAIN)
-    if main is not None and chosen is not None:
-        chosen = main["chosen"]
-        messages += [main["error"]] if main["error"] and not main["culprit"] and not torch_error else []
     if torch_error is not None:
-        chosen, serving = None, dict.fromkeys(serving)
-        messages.append(torch_error)
-    messages += found.untested if main is None or found.chosen is None else main["warnings"]
-    failed = main["rejections"] if main else {}
+        found.serving = dict.fromkeys(found.serving)
+        found.messages.append(torch_error)
+    main = outcomes.get(_MAIN)
+    if main is None or found.chosen is None:
+        found.messages += found.untested
+    else:
+        found.chosen = main["chosen"]
+        is_told = main["culprit"] or torch_error
+        found.messages += [*([main["error"]] if main["error"] and not is_told else []), *main["warnings"]]
+    found.chosen = None if torch_error else found.chosen
+    found.builds = outcomes if builds else None
+    return found
+
+
+def _negotiate(found: _Checkup) -> None:
+    settings = read_settings()
+    found.config = printable(str(settings.config)) if settings.config else None
+    found.choice = settings.choice()
+    by_operation = _resolve.discover_all()
+    found.candidates = sorted(by_operation[_MAIN], key=rank)
+    infos = [info for candidate in found.candidates if (info := described(candidate))]
+    for name, candidates in by_operation.items():
+        if any(name in info.operations for info in infos):
+            about = operations.find_operation(name)
+            choice = settings.choice(binds=operations.is_own(about))
+            found.serving[name] = None
+            with contextlib.suppress(TokendrawError):
+                decision = _resolve.decide(candidates, found.host, about.need(), choice, operation=name)
+                found.serving[name] = decision.chosen
+    misnamed = settings.all_warnings(candidate.name for candidate in found.candidates)
+    found.messages += [as_error(text) for text in misnamed] if settings.strict else misnamed
+    resolution = tokendraw.resolve()
+    if settings.strict and (misnamed or resolution.warnings):
+        outcome = using(resolution.chosen)
+        found.messages += [as_error(text, outcome) for text in resolution.warnings]
+    else:
+        found.chosen, found.untested = resolution.chosen, resolution.untested
+    if all(candidate.name != "native" for candidate in found.candidates):  # which serves everything
+        missing = list(resolution.beyond if resolution.companion is None else ())
+        unserved = [name for name in operations.RECORDS if not found.serving.get(name)]
+        missing += [f"the operation {name!r}" for name in unserved]
+        if missing:
+            found.messages.append(f"No installed plugin serves {all_of(missing)}; run {NATIVE}.")
+
+
+def _describe(found: _Checkup) -> JsonObject:
+    """Write the facts of this installation, under the keys above."""
+    builds = found.builds or {}
+    failed = builds[_MAIN]["rejections"] if _MAIN in builds else {}
     shown = [
         replace(c, state=State.UNAVAILABLE, reason=failed[c.name])
         if c.name in failed and c.state is State.AVAILABLE
         else c
-        for c in candidates
+        for c in found.candidates
     ]
+    commands = [examined(command) for command in installed_commands()]
     variables = {name: text for name, text in sorted(os.environ.items()) if name.startswith("TOKENDRAW_")}
     facts: JsonObject = {
-        "error": None if chosen else "A program gets no sampler here.",
+        "error": None if found.chosen else "A program gets no sampler here.",
         "tokendraw": tokendraw.__version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "platform": platform.platform(),
-        "libraries": libraries(candidates),
+        "libraries": [
+            {"name": name, "installed": installed_version(name), "needed": "", "needed_by": "", "fits": True}
+            for name in _LIBRARIES
+        ],
         "upstreams": [
             {
                 "name": upstream.distribution,
@@ -156,112 +218,27 @@ def _examine(host: Host, *, builds: bool, verbose: bool) -> JsonObject:
                 "tested": upstream.tested,
                 "would_change": _upstream.would_change(upstream, candidate.upstream_version),
             }
-            for candidate, upstream in _wrapped(candidates)
+            for candidate, upstream in _wrapped(found.candidates)
         ],
         "engines": engines(),
-        "commands": [asdict(examined(command)) for command in installed_commands()],
-        "host": host_json(host),
+        "commands": [{key: getattr(command, key) for key in _COMMAND_KEYS} for command in commands],
+        "host": host_json(found.host),
         "settings": {
             "variables": {printable(name): printable(text) for name, text in variables.items()},
             "config": found.config,
         },
         "candidates": [candidate_json(candidate) for candidate in sorted(shown, key=rank)],
-        "origins": origins(candidates),
-        "chosen": chosen,
-        "operations": serving | {name: outcome["chosen"] for name, outcome in outcomes.items()},
-        "builds": {n: {key: o[key] for key in _NOT_BUILT} for n, o in outcomes.items()} if builds else None,
+        "origins": origins(found.candidates),
+        "chosen": found.chosen,
+        "operations": found.serving | {name: outcome["chosen"] for name, outcome in builds.items()},
+        "builds": found.builds and {n: {key: o[key] for key in _NOT_BUILT} for n, o in builds.items()},
         "heavy_imports": {},
     }
-    faults = [*((message, None) for message in messages), *_faults(facts, found, outcomes)]
-    return {**facts, "findings": [{"problem": problem, "mend": command} for problem, command in faults]}
-
-
-@dataclass
-class _Negotiation:
-    """Discovery and resolution as in a program; after an error some facts keep their defaults."""
-
-    config: str | None = None
-    choice: Choice = field(default_factory=Choice)
-    candidates: Sequence[Candidate] = ()
-    chosen: str | None = None
-    serving: dict[str, str | None] = field(default_factory=dict)
-    """Plugin by offered operation; None: no plugin can serve it."""
-    messages: list[str] = field(default_factory=list)
-    untested: Sequence[str] = ()
-
-
-def _negotiate(host: Host) -> _Negotiation:
-    facts = _Negotiation()
-    with plugins_at_work(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", TokendrawWarning)  # the findings repeat the warnings
-        try:
-            settings = read_settings()
-            facts.config = printable(str(settings.config)) if settings.config else None
-            facts.choice = settings.choice()
-            fatal = _fatal_imports(facts.choice)
-            by_operation = _resolve.discover_all(fatal)
-            found = (
-                replace(c, state=State.BROKEN, reason=fatal[c.name]) if c.name in fatal else c
-                for c in by_operation[_MAIN]
-            )
-            facts.candidates = sorted(found, key=rank)
-            if fatal:  # which a program that looks for plugins loads too
-                return facts
-            infos = [info for candidate in facts.candidates if (info := described(candidate))]
-            for name, candidates in by_operation.items():
-                if any(name in info.operations for info in infos):
-                    about = operations.find_operation(name)
-                    choice = settings.choice(binds=operations.is_own(about))
-                    facts.serving[name] = None
-                    with contextlib.suppress(TokendrawError):
-                        decision = _resolve.decide(candidates, host, about.need(), choice, operation=name)
-                        facts.serving[name] = decision.chosen
-            misnamed = settings.all_warnings(candidate.name for candidate in facts.candidates)
-            facts.messages += [as_error(text) for text in misnamed] if settings.strict else misnamed
-            resolution = tokendraw.resolve()
-            if settings.strict and (misnamed or resolution.warnings):
-                outcome = using(resolution.chosen)
-                facts.messages += [as_error(text, outcome) for text in resolution.warnings]
-            else:
-                facts.chosen, facts.untested = resolution.chosen, resolution.untested
-            if all(candidate.name != "native" for candidate in facts.candidates):  # which serves everything
-                missing = list(resolution.beyond if resolution.companion is None else ())
-                unserved = [name for name in operations.RECORDS if not facts.serving.get(name)]
-                missing += [f"the operation {name!r}" for name in unserved]
-                if missing:
-                    facts.messages.append(f"No installed plugin serves {all_of(missing)}; run {NATIVE}.")
-        except (TokendrawError, TokendrawWarning) as error:
-            facts.messages += [str(error)] if str(error) not in facts.messages else []
-    return facts
+    faults = _faults(found, commands, facts["origins"])
+    return facts | {"findings": [{"problem": problem, "mend": command} for problem, command in faults]}
 
 
 # Work in new processes, which a plugin, an engine or torch may end, block or litter.
-
-
-def _ending(status: int | None, late: str) -> str:
-    return late if status is None else f"ended the process: exit status {status}"
-
-
-def _fatal_imports(choice: Choice) -> dict[str, str]:
-    """Load each third party's plugin in a new process; map those that end it, or hang, to the reason."""
-
-    def load(candidate: Candidate) -> int | None:
-        return new_process.call_in_new_process(
-            f"{__name__}:report_load", candidate.entry_point, timeout_seconds=LOAD_SECONDS
-        ).exit_status
-
-    found = [c for c in admit(find_entry_points(), choice) if c.state is State.FOUND and not c.first_party]
-    with ThreadPoolExecutor() as pool:
-        statuses = {c.name: status for c, status in zip(found, pool.map(load, found), strict=True)}
-    late = f"was not done after {LOAD_SECONDS} s"
-    return {name: f"loading it {_ending(status, late)}" for name, status in statuses.items() if status != 0}
-
-
-def report_load(entry_point: str) -> None:
-    """Load the plugin and end the new process; discovery says in words what else is wrong with the plugin."""
-    with contextlib.suppress(BaseException):
-        importlib_metadata.EntryPoint("plugin", entry_point, PLUGINS).load().tokendraw_describe()
-    os._exit(0)  # no handler of the plugin, and torch takes its time to end
 
 
 def build(names: Sequence[str], *, verbose: bool = False) -> tuple[str | None, dict[str, JsonObject]]:
@@ -287,7 +264,9 @@ def build(names: Sequence[str], *, verbose: bool = False) -> tuple[str | None, d
         if state["torch"] or len(outcomes) == len(names):
             return state["torch"], outcomes
         if state["operation"] not in outcomes:
-            plugin, ending = state["plugin"], _ending(status, f"was not done after {BUILD_SECONDS} s")
+            plugin, ending = state["plugin"], f"ended the process: exit status {status}"
+            if status is None:
+                ending = f"was not done after {BUILD_SECONDS} s"
             subject = "finding the plugins" if plugin is None else f"building {plugin!r}"
             outcomes[state["operation"]] = {
                 **_NOT_BUILT,
@@ -361,15 +340,21 @@ def engines() -> list[JsonObject]:
     states = []
     for name, value in sorted({(each.name, each.entry_point) for each in declarations(ENTRY_POINT_GROUP)}):
         state, status = new_process.call_in_new_process(f"{__name__}:report_engine", name, value)
-        if status is None or not isinstance(state, dict):
-            ending = _ending(status, f"took more than {new_process.TIMEOUT_SECONDS} s")
-            state = _unusable(name, f"asking {value!r} {ending}")
+        if status is None:
+            state = f"asking {value!r} took more than {new_process.TIMEOUT_SECONDS} s"
+        elif not isinstance(state, (dict, str)):
+            state = f"asking {value!r} ended the process: exit status {status}"
+        if isinstance(state, str):
+            reason = format_line(state)
+            state = asdict(
+                EngineState(engine=printable(name), installed=None, tested=(), applies=False, reason=reason)
+            )
         states.append(state)
     return states
 
 
 def report_engine(name: str, value: str) -> None:
-    """Print the state returned by an adapter's entry point as a line of JSON; runs in the new process."""
+    """Print as a line of JSON what an adapter's entry point returns, or why it cannot be asked, in the new process."""
 
     def ask() -> EngineState:
         state = importlib_metadata.EntryPoint(name, value, ENTRY_POINT_GROUP).load()()
@@ -377,20 +362,14 @@ def report_engine(name: str, value: str) -> None:
             raise PluginError(f"{value!r} needs to return an EngineState, found {type(state).__name__}")
         return state
 
+    answer: JsonObject | str
     with plugins_at_work():
         try:
-            state = asdict(guarded(f"asking {value!r}", ask))
+            answer = asdict(guarded(f"asking {value!r}", ask))
         except PluginError as error:
-            state = _unusable(name, str(error))
-    print(json.dumps(state), flush=True)
+            answer = str(error)
+    print(json.dumps(answer), flush=True)
     os._exit(0)  # no thread or handler of an engine holds up the end, or prints another line
-
-
-def _unusable(name: str, reason: str) -> JsonObject:
-    reason = format_line(reason)
-    return asdict(
-        EngineState(engine=printable(name), installed=None, tested=(), applies=False, reason=reason)
-    )
 
 
 # Versions and places.
@@ -403,62 +382,27 @@ def _wrapped(candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Upstr
             yield candidate, info.upstream
 
 
-def libraries(candidates: Sequence[Candidate]) -> list[JsonObject]:
-    """List torch, triton, the readers of files, and all upstreams, once for each requiring distribution."""
-    owners = dict.fromkeys(["tokendraw", *filter(None, (candidate.distribution for candidate in candidates))])
-    needs = [need for owner in owners for need in _required(owner)]
-    needs += [(wrapped.distribution, wrapped.versions, c.distribution) for c, wrapped in _wrapped(candidates)]
-    needs += [(name, "", "") for name in _WATCHED if all(need[0] != name for need in needs)]
-    order = {name: index for index, name in enumerate(_WATCHED)}
-    found = []
-    for name, needed, by in sorted(
-        dict.fromkeys(needs), key=lambda need: (order.get(need[0], len(order)), need[0])
-    ):
-        installed = installed_version(name)
-        fits = not by or by.endswith("]")  # what no distribution requires may be absent
-        if installed is not None:
-            fits = _upstream.is_version(installed) and SpecifierSet(needed).contains(
-                installed, prereleases=True
-            )
-        found.append({"name": name, "installed": installed, "needed": needed, "needed_by": by, "fits": fits})
-    return found
-
-
-def _required(owner: str) -> list[tuple[str, str, str]]:
-    """List name and range of the watched requirements of a distribution, with the extra that brings each."""
-    needs = []
-    try:
-        for each in map(Requirement, importlib_metadata.requires(owner) or ()):
-            extra = (re.findall(r"extra == ['\"]([\w.-]+)", str(each.marker)) or [""])[0]
-            applies = each.marker is None or each.marker.evaluate({"extra": extra})
-            if each.name.lower() in _WATCHED and applies and extra != "all":  # which repeats the others
-                by = f"{owner}[{extra}]" if extra else owner
-                needs.append((each.name.lower(), str(each.specifier), by))
-    except Exception:  # absent or damaged: which one depends on the damage and on the libraries' versions
-        return []
-    return needs
-
-
 def origins(candidates: Iterable[Candidate]) -> list[JsonObject]:
     """Find the folders of the core and of plugins with tokendraw's own names, which any distribution can claim."""
     core = Path(tokendraw.__file__).resolve().parent
     checkout = core.parents[2] if core.parts[-3:] == ("core", "src", "tokendraw") else core
+    beside = checkout / "plugins", checkout / "engine_ops"
     packages: list[JsonObject] = [{"name": "tokendraw", "path": printable(str(core)), "beside_core": True}]
     for candidate in candidates:
         if candidate.first_party:
             package = candidate.entry_point.partition(":")[0].partition(".")[0].strip()
-            try:
-                spec = importlib.util.find_spec(package)
-            except (ImportError, ValueError):  # no name of a module, or the remains of a failed import
-                spec = None
-            found = spec and next(iter(spec.submodule_search_locations or ()), spec.origin)
-            path = Path(found).resolve() if found else None
-            is_beside = path is not None and (
-                path.parent == core.parent
-                or any(path.is_relative_to(checkout / name) for name in ("plugins", "engine_ops", "ranks"))
+            path = None
+            with contextlib.suppress(
+                ImportError, ValueError
+            ):  # no module's name, or a failed import's remains
+                if spec := importlib.util.find_spec(package):
+                    path = next(iter(spec.submodule_search_locations or ()), spec.origin)
+            place = Path(path).resolve() if path else None
+            is_beside = place is not None and (
+                place.parent == core.parent or any(map(place.is_relative_to, beside))
             )
-            place = "" if path is None else printable(str(path))
-            packages.append({"name": candidate.name, "path": place, "beside_core": is_beside})
+            place_text = printable(str(place)) if place else ""
+            packages.append({"name": candidate.name, "path": place_text, "beside_core": is_beside})
     return packages
 
 
@@ -467,28 +411,23 @@ def origins(candidates: Iterable[Candidate]) -> list[JsonObject]:
 _Findings: TypeAlias = Iterator[tuple[str, str | None]]
 
 
-def _faults(facts: JsonObject, found: _Negotiation, builds: Mapping[str, JsonObject]) -> _Findings:
+def _faults(found: _Checkup, commands: Iterable[InstalledCommand], places: Sequence[JsonObject]) -> _Findings:
     candidates, choice = found.candidates, found.choice
-    wrapped = {upstream["name"] for upstream in facts["upstreams"]}
-    for library in facts["libraries"]:
-        if not library["fits"] and library["name"] not in wrapped:
-            needed = f"{library['name']} {library['needed']}".rstrip()
-            version = f"version {library['installed']}" if library["installed"] else "none installed"
-            problem = f"'{library['needed_by']}' needs {needed}, found {version}."
-            yield problem, f"pip install '{library['name']}{library['needed']}'"
+    for message in found.messages:
+        yield message, None
     for candidate in candidates:
         if remedy := _remedy(candidate, candidates, choice):
             command, advice = remedy
             reason = (candidate.reason or "").removesuffix(f"; run `{command}`")
             yield f"'{candidate.name}' is {candidate.state}: {reason}. {advice}".rstrip(), command
     for candidate in candidates:
-        yield from _of_builds(candidate, builds, choice)
+        yield from _of_builds(candidate, found.builds or {}, choice)
     for problem in contradictions(candidates):
         yield problem, None
-    for each in (InstalledCommand(**command) for command in facts["commands"]):
+    for each in commands:
         if each.reason is not None:
             yield f"The command {each.name!r} of {each.owner} cannot be used: {each.reason}.", None
-    core, *packages = facts["origins"]
+    core, *packages = places
     for package in packages:
         if package["path"] and not package["beside_core"]:
             problem = (
@@ -585,10 +524,31 @@ def _print(host: Host, facts: JsonObject) -> None:
     settings = {"device": str(host), "configuration": facts["settings"]["config"] or "no file"}
     top = {name: facts[name] for name in ("tokendraw", "python", "platform")}
     print_table(("", ""), list((top | settings | facts["settings"]["variables"]).items()))
-    for title, header, rows in _sections(facts):
+
+    def section(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         if rows:
             print_heading(title)
             print_table(header, rows, indent=2)
+
+    def cells(name: str, *keys: str) -> list[list[str]]:
+        return [[_cell(row[key]) for key in keys] for row in facts[name]]
+
+    section("libraries", ("name", "installed"), cells("libraries", "name", "installed"))
+    header: tuple[str, ...] = ("name", "installed", "needed", "tested", "what would change")
+    section("upstreams", header, cells("upstreams", "name", "installed", "needed", "tested", "would_change"))
+    header = ("name", "installed", "tested", "applies", "what is replaced, or why nothing is")
+    section("engines", header, cells("engines", "engine", "installed", "tested", "applies", "reason"))
+    commands = [InstalledCommand(state=State.FOUND, **command) for command in facts["commands"]]
+    if any(command.is_foreign for command in commands):
+        owners = [(command.name, command.owner, command.reason or "") for command in commands]
+        section("commands", ("name", "of", "why it cannot be used"), owners)
+    print_heading("samplers")
+    print_candidates(facts["candidates"], indent=2)
+    builds, serving = facts["builds"], facts["operations"]
+    if set(serving) - {_MAIN}:
+        header = ("name", "who would serve") if builds is None else ("name", "who serves", "building")
+        rows = [(name, plugin or "no sampler", *_built(name, builds)) for name, plugin in serving.items()]
+        section("operations", header, rows)
     print_heading("origins")
     width = max(len(origin["name"]) for origin in facts["origins"])
     for origin in facts["origins"]:
@@ -605,56 +565,20 @@ def _print(host: Host, facts: JsonObject) -> None:
     click.echo(f"\nA program gets {facts['chosen'] or 'no sampler'} here{untried_words}.")
 
 
-def _sections(facts: JsonObject) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
-    """Yield title, header and rows of each table; a table without rows is left out."""
-    yield "libraries", ("name", "installed", "needed"), _library_rows(facts["libraries"])
-    header: tuple[str, ...] = ("name", "installed", "needed", "tested", "what would change")
-    keys: tuple[str, ...] = ("name", "installed", "needed", "tested", "would_change")
-    yield "upstreams", header, [[_cell(row[key]) for key in keys] for row in facts["upstreams"]]
-    header = ("name", "installed", "tested", "applies", "what is replaced, or why nothing is")
-    keys = ("engine", "installed", "tested", "applies", "reason")
-    yield "engines", header, [[_cell(row[key]) for key in keys] for row in facts["engines"]]
-    commands = [InstalledCommand(**command) for command in facts["commands"]]
-    if any(command.is_foreign for command in commands):
-        cells = [(command.name, command.owner, command.reason or "") for command in commands]
-        yield "commands", ("name", "of", "why it cannot be used"), cells
-    rows = negotiation.candidate_rows(facts["candidates"])
-    yield "samplers", negotiation.CANDIDATE_HEADER if rows else ("",), rows or [("none",)]
-    builds, serving = facts["builds"], facts["operations"]
-    if set(serving) - {_MAIN}:
-        header = ("name", "who would serve") if builds is None else ("name", "who serves", "building")
-        yield "operations", header, [(n, p or "no sampler", *_built(n, builds)) for n, p in serving.items()]
-
-
 def _cell(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "yes" if value else "no"
     return value if isinstance(value, str) else ", ".join(value)
 
 
-def _built(name: str, builds: Mapping[str, JsonObject] | None) -> Iterator[str]:
+def _built(name: str, builds: Mapping[str, JsonObject] | None) -> tuple[str, ...]:
     """Write the cell about building in the row of an operation; no cell with ``--no-build``."""
     if builds is None:
-        return
-    outcome = builds.get(name)
-    if outcome is None:
-        yield "nothing to build"
-    elif outcome["chosen"] is None:
-        yield str(outcome["error"])
-    else:
-        companions = [name for role in ("partial_companion", "companion") if (name := outcome[role])]
-        beside = f" with {all_of(companions)}" if companions else ""
-        yield f"built{beside} and proven in {outcome['seconds']:.1f} s"
-
-
-def _library_rows(libraries: Sequence[JsonObject]) -> list[tuple[str, ...]]:
-    """List each library once, with all requirements: ``>=2.6 by a and b; >=2.7 by c``."""
-    owners_of: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for library in libraries:
-        owners = owners_of.setdefault((library["name"], _cell(library["installed"])), {})
-        if library["needed_by"]:
-            owners.setdefault(library["needed"] or "any version", []).append(library["needed_by"])
-    return [
-        (*names, "; ".join(f"{n} by {all_of(by)}" for n, by in owners.items()) or "not required")
-        for names, owners in owners_of.items()
-    ]
+        return ()
+    if (outcome := builds.get(name)) is None:
+        return ("nothing to build",)
+    if outcome["chosen"] is None:
+        return (str(outcome["error"]),)
+    companions = [name for role in ("partial_companion", "companion") if (name := outcome[role])]
+    beside = f" with {all_of(companions)}" if companions else ""
+    return (f"built{beside} and proven in {outcome['seconds']:.1f} s",)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import click
 from click.core import ParameterSource
@@ -47,11 +47,7 @@ from tokendraw.errors.formatting import all_of, dotted, nearest
 from tokendraw.filters.installed import InstalledFilter, installed_filters
 from tokendraw.providers import resolve as _resolve
 
-if TYPE_CHECKING:
-    from tokendraw.providers.sampler import Sampler
-
 JsonObject = dict[str, Any]
-CANDIDATE_HEADER = ("name", "state", "priority", "version", "what it does, or why it cannot")
 
 
 def described(candidate: Candidate) -> PluginInfo | None:
@@ -64,15 +60,17 @@ def rank(candidate: Candidate) -> tuple[bool, int, str]:
     return candidate.state is not State.AVAILABLE, -candidate.priority, candidate.name
 
 
-def candidate_rows(candidates: Iterable[JsonObject]) -> list[tuple[str, ...]]:
-    """Write a row of a table for each candidate as of :func:`candidate_json`, with every reason in full."""
-    return [
+def print_candidates(candidates: Iterable[JsonObject], *, indent: int = 0) -> None:
+    """Print a row of a table for each candidate as of :func:`candidate_json`, with every reason in full."""
+    rows = [
         (
             *(c["name"], c["state"], "" if c["api_version"] is None else str(c["priority"]), c["version"]),
             c["reason"] or c["summary"] or "",
         )
         for c in candidates
     ]
+    header = ("name", "state", "priority", "version", "what it does, or why it cannot")
+    print_table(header if rows else ("",), rows or [("none",)], indent=indent)
 
 
 def candidate_json(candidate: Candidate) -> JsonObject:
@@ -138,42 +136,19 @@ def resolution_json(resolution: Resolution) -> JsonObject:
     }
 
 
-def sampler_json(sampler: Sampler) -> JsonObject:
-    """Return the keys ``sampler`` (its name), ``device`` and ``resolution``."""
-    resolution = resolution_json(sampler.resolution)
-    return {"sampler": sampler.name, "device": str(sampler.device), "resolution": resolution}
-
-
-def drawn_by(sampler: Sampler) -> str:
-    """Write the line ``drawn by NAMES on DEVICE: REASON`` from the rows that each sampler has drawn so far."""
-    resolution, rows = sampler.resolution, sampler.stats()
-    chosen, companions = resolution.chosen, resolution.companions
-    reason = next(decision.reason for decision in resolution.decisions if decision.name == chosen)
-    if list(rows) in [[name] for name in companions]:
-        return f"drawn by {all_of(rows)} on {sampler.device}: it draws what {chosen} cannot ({reason})"
-    names = chosen
-    if len(rows) > 1:
-        total = sum(rows.values())
-        chosen_first = sorted(rows, key=lambda name: name != chosen)
-        names = all_of(f"{name} ({rows[name]} of {total} rows)" for name in chosen_first)
-    line = f"drawn by {names} on {sampler.device}: {reason}"
-    return f"{line}; {' or '.join(companions)} draws what {chosen} cannot" if companions else line
-
-
 def settings_in_force(settings: Settings) -> dict[str, str]:
     """Map the settings from outside the program, a variable or ``KEY in FILE``, to their values."""
-
-    def label(key: str, source: str) -> str:
-        return source if source.startswith("TOKENDRAW_") else f"{key} in {source}"
-
     values = {
         "TOKENDRAW_NO_PLUGINS": "1" if settings.first_party_only else "",
         "TOKENDRAW_STRICT": "1" if settings.strict else "",
         "TOKENDRAW_DEBUG": "1" if settings.debug else "",
-        label("sampler", settings.sampler_source): settings.sampler or "",
-        label("priority", settings.priority_source): ", ".join(settings.priority),
-        label("disable", settings.disabled_source): ", ".join(settings.disabled),
     }
+    for key, source, value in (
+        ("sampler", settings.sampler_source, settings.sampler or ""),
+        ("priority", settings.priority_source, ", ".join(settings.priority)),
+        ("disable", settings.disabled_source, ", ".join(settings.disabled)),
+    ):
+        values[source if source.startswith("TOKENDRAW_") else f"{key} in {source}"] = value
     return {name: value for name, value in values.items() if value}
 
 
@@ -215,7 +190,7 @@ def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
 def _print_list(
     candidates: Sequence[JsonObject], filters: Sequence[JsonObject], others: Sequence[JsonObject]
 ) -> None:
-    print_table(CANDIDATE_HEADER, candidate_rows(candidates))
+    print_candidates(candidates)
     known = operations.operation_names()  # a plugin may offer others, which come last
     offered = [
         (c["name"], ", ".join(sorted(c["operations"], key=lambda name: [*known, name].index(name))))
@@ -247,16 +222,13 @@ def show(name: str, as_json: bool) -> None:
     with plugins_at_work():
         by_operation = _resolve.discover_all()
     plugins = [dict(zip(by_operation, c, strict=True)) for c in zip(*by_operation.values(), strict=True)]
-    claimants = [plugin for plugin in plugins if _main(plugin).name == name]
-    claimants.sort(key=lambda plugin: rank(_main(plugin)))
+    claimants = sorted((p for p in plugins if _main(p).name == name), key=lambda p: rank(_main(p)))
     known = () if claimants else installed_filters()
     as_filter = name.replace("-", "_")
     filters = [record for record in known if record.name == as_filter]
     if not claimants and not filters:
-        samplers, others = (
-            sorted({_main(plugin).name for plugin in plugins}),
-            [record.name for record in known],
-        )
+        samplers = sorted({_main(plugin).name for plugin in plugins})
+        others = [record.name for record in known]
         near = nearest(name, samplers) or nearest(as_filter, others)
         if not samplers and near is None:
             raise TokendrawError(f"'{name}' needs to be an installed sampler, found none; {INSTALL}.")
@@ -306,21 +278,19 @@ def _print_plugin(plugin: _Plugin) -> None:
     main = _main(plugin)
     info = described(main)
     upstream = info.upstream if info else None
-    origin = "first-party" if main.first_party else "third-party"
-    facts: dict[str, str | None] = {
+    facts = {
         "summary": info.summary if info else None,
         **_state(main),
-        "distribution": f"{main.distribution} {main.version}, {origin}",
+        "distribution": f"{main.distribution} {main.version}, {'first' if main.first_party else 'third'}-party",
         "entry point": main.entry_point,
         "plugin API": f"{main.info.api_version}, this core speaks {API_VERSION}" if main.info else None,
-        "priority": str(info.priority) if info else None,
-        "upstream": upstream.distribution if upstream else "none" if info else None,
     }
-    if upstream:
-        facts["  required"] = upstream.versions or "any version"
-        facts["  installed"] = main.upstream_version or "no"
-        facts["  tested"] = ", ".join(upstream.tested) or "no version"
     if info:
+        facts |= {"priority": str(info.priority), "upstream": upstream.distribution if upstream else "none"}
+        if upstream:
+            facts["  required"] = upstream.versions or "any version"
+            facts["  installed"] = main.upstream_version or "no"
+            facts["  tested"] = ", ".join(upstream.tested) or "no version"
         facts |= {"kernels": info.kernels, "verified on": info.verified or "nothing stated"}
     _print_facts(click.style(main.name, bold=True), facts)
     if upstream and upstream.releases:
@@ -409,7 +379,9 @@ def _value_in_words(name: str, value: Any) -> str:
 @click.option("--sync-free", is_flag=True, help="Need calls that do not wait for the device.")
 @click.option("--threshold", is_flag=True, help="Need the least kept logit of each row.")
 @click.option("--batch-invariant", is_flag=True, help="Need the same token in any batch.")
-@click.option("--vocab-parallel", is_flag=True, help="Need draws from logits that are split over ranks.")
+@options.removed_option(
+    "--vocab-parallel", "Gather the logits of the ranks and draw from whole rows", is_flag=True
+)
 @click.option(
     "--need",
     "assignments",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
     from rich.table import Table
 
 SCHEMA_VERSION = 1
@@ -76,20 +76,13 @@ def print_heading(title: str, more: str = "") -> None:
 
 def print_lines(table: Table, *, indent: int = 0) -> None:
     """Print a table in the width of the terminal; in a pipe each row is a single line."""
+    from rich.console import Console
     from rich.padding import Padding
 
-    width = console_width() if on_terminal() else _UNLIMITED
-    print_in_width(Padding(table, (0, 0, 0, indent), expand=False), width)
-
-
-def print_in_width(content: RenderableType, width: int) -> None:
-    """Print what rich renders in lines of at most ``width`` columns."""
-    from rich.console import Console
-
     # click drops colours in a pipe, and lets a closed pipe reach the guard of the command.
-    console = Console(width=width)
+    console = Console(width=console_width() if on_terminal() else _UNLIMITED)
     with console.capture() as capture:
-        console.print(content)
+        console.print(Padding(table, (0, 0, 0, indent), expand=False))
     click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tokendraw import operations
@@ -41,14 +40,12 @@ def discover(
 
 
 @untraced
-def discover_all(disabled: Iterable[str] = ()) -> dict[str, tuple[Candidate, ...]]:
+def discover_all() -> dict[str, tuple[Candidate, ...]]:
     """List every installed plugin for this machine by operation, sorted by name.
 
-    :param disabled: names of plugins that are not imported, beside those of the settings.
     :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
     """
-    choice = _settings.read_settings().choice()
-    discovery = gather(machine.detect_host(), replace(choice, disabled=(*choice.disabled, *disabled)))
+    discovery = gather(machine.detect_host(), _settings.read_settings().choice())
     return {about.name: discovery.candidates(about, about.need()) for about in operations.each()}
 
 

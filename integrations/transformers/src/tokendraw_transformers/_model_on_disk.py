@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, TextStreamer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from tokendraw import Sampler, SamplingParams, TokendrawError
@@ -36,32 +35,24 @@ class ModelOnDisk:
         self._model = model.to(sampler.device).eval()
         self._sampler = sampler
 
-    def write(
-        self,
-        prompt: str,
-        settings: Sequence[SamplingParams],
-        count: int,
-        show: Callable[[str], None] | None = None,
-    ) -> list[tuple[list[int], str]]:
-        """Continue ``prompt`` under each of ``settings`` in one batch; return token ids and text, without the prompt.
+    def write(self, prompt: str, params: SamplingParams, count: int) -> tuple[list[int], str]:
+        """Continue ``prompt``; return token ids and text, without the prompt.
 
-        :param count: most tokens of a text; it is shorter where the model ends it.
-        :param show: called with the words of a single text as they are drawn.
+        :param count: most tokens of the text; it is shorter where the model ends it.
         """
-        ids = self._encode(prompt).expand(len(settings), -1)
+        ids = self._encode(prompt)
         start = ids.shape[1]
         prompt_length = len(self._decode(ids[0].tolist()))
-        rows = self._model.generate(
+        (row,) = self._model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=count,
             do_sample=False,  # the processor draws
-            logits_processor=[DrawLogitsProcessor(settings, sampler=self._sampler)],
-            streamer=None if show is None else _streamer(self._tokenizer, prompt_length, show),
+            logits_processor=[DrawLogitsProcessor([params], sampler=self._sampler)],
         ).tolist()
-        rows = [self._without_padding(row) for row in rows]
+        row = self._without_padding(row)
         # Prompt and drawn tokens are decoded together, since some tokenizers drop a leading space.
-        return [(row[start:], self._decode(row)[prompt_length:]) for row in rows]
+        return row[start:], self._decode(row)[prompt_length:]
 
     def _encode(self, prompt: str) -> torch.Tensor:
         ids: torch.Tensor = self._tokenizer(prompt, return_tensors="pt").input_ids.to(self._sampler.device)
@@ -77,7 +68,7 @@ class ModelOnDisk:
         return text
 
     def _without_padding(self, row: list[int]) -> list[int]:
-        """Remove the padding behind the shorter texts of a batch."""
+        """Remove the token that ends a text where it is the one that pads, too."""
         config = self._model.generation_config
         ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
         padding = ends[0] if config.pad_token_id is None else config.pad_token_id
@@ -85,18 +76,3 @@ class ModelOnDisk:
         while ends != [None] and end > 1 and row[end - 1] == padding:
             end -= 1
         return row[:end]
-
-
-def _streamer(tokenizer: Any, prompt_length: int, show: Callable[[str], None]) -> Any:
-    """Make a streamer that shows the words behind the prompt, which comes first."""
-
-    class WordStreamer(TextStreamer):  # type: ignore[misc]
-        hidden = prompt_length
-
-        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-            hidden = min(self.hidden, len(text))
-            self.hidden -= hidden
-            if text[hidden:]:
-                show(text[hidden:])
-
-    return WordStreamer(tokenizer, skip_special_tokens=True)

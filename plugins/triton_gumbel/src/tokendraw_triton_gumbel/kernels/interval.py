@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.arguments import TileStatistics
-from tokendraw_triton_gumbel.kernels.candidates import draw_candidate, weigh_tiles
+from tokendraw_triton_gumbel.kernels.row_candidates import draw_candidate, weigh_tiles
 from tokendraw_triton_gumbel.kernels.rows import (
     DRAFT,
     HAS_TOP_P,
@@ -200,7 +200,7 @@ def is_redrawn(chain, survey, scale, k, p, floor):
     XTC drops nothing unless two tokens are likely. Where top-p alone filters, the kept tokens weigh at least p of the
     mass.
 
-    :param survey: the :class:`~.candidates.TileSurvey` at the temperature of the filters; ``scale`` is
+    :param survey: the :class:`~.row_candidates.TileSurvey` at the temperature of the filters; ``scale`` is
         ``log2(e) / T``.
     :param k: of the row's :class:`~.rows.RowFilters`, like the others; 0 is off.
     """

@@ -12,6 +12,12 @@ from tokendraw_triton_gumbel.kernels.arguments import (
     SearchScratch,
     TileStatistics,
 )
+from tokendraw_triton_gumbel.kernels.bracket import (
+    Bracket,
+    bracket_after_pass,
+    draw_from_bracket,
+    store_bracket,
+)
 from tokendraw_triton_gumbel.kernels.large_set_passes import (
     COLLECT_BRACKET,
     COLLECT_SET,
@@ -37,14 +43,11 @@ from tokendraw_triton_gumbel.kernels.large_set_passes import (
     STATE_REALS,
     TARGET_MAX,
     TARGET_MIN,
-    Bracket,
     announce_pass,
     arrive,
     await_pass,
-    bracket_after_pass,
     column_sum,
     counts_logits,
-    draw_from_bracket,
     draw_ticket,
     finish_row,
     free_slot,
@@ -52,7 +55,6 @@ from tokendraw_triton_gumbel.kernels.large_set_passes import (
     pass_over_part,
     place_pivots,
     start_nucleus,
-    store_bracket,
 )
 from tokendraw_triton_gumbel.kernels.large_set_search import (
     bracket_fits_capacity,

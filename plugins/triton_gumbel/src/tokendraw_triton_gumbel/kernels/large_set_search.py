@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.kernels.bracket import Bracket, draw_from_bracket, load_bracket
 from tokendraw_triton_gumbel.kernels.large_set_passes import (
     COLUMNS,
     COUNT_COLUMN,
@@ -39,15 +40,12 @@ from tokendraw_triton_gumbel.kernels.large_set_passes import (
     TARGET_MAX,
     TARGET_MIN,
     UNIT_COLUMN,
-    Bracket,
     K,
     P,
     announce_pass,
     column_sum,
-    draw_from_bracket,
     find_hits,
     finish_row,
-    load_bracket,
     load_column,
     next_hit,
 )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.candidates import (
+from tokendraw_triton_gumbel.kernels.row_candidates import (
     bound_by_tiles,
     list_candidates,
     list_granules,

@@ -6,7 +6,10 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.arguments import CandidateLists
-from tokendraw_triton_gumbel.kernels.candidates import (
+from tokendraw_triton_gumbel.kernels.interval import KEEPS_DRAW, is_redrawn, load_chain
+from tokendraw_triton_gumbel.kernels.large_set_passes import IS_EXACT, STATE_INTS, announce_first_pass
+from tokendraw_triton_gumbel.kernels.logprobs import log_mass, lowest_visible, visible_of_token
+from tokendraw_triton_gumbel.kernels.row_candidates import (
     bound_by_granules,
     bound_by_tiles,
     draw_candidate,
@@ -18,9 +21,6 @@ from tokendraw_triton_gumbel.kernels.candidates import (
     survey_tiles,
     weigh_tiles,
 )
-from tokendraw_triton_gumbel.kernels.interval import KEEPS_DRAW, is_redrawn, load_chain
-from tokendraw_triton_gumbel.kernels.large_set_passes import IS_EXACT, STATE_INTS, announce_first_pass
-from tokendraw_triton_gumbel.kernels.logprobs import log_mass, lowest_visible, visible_of_token
 from tokendraw_triton_gumbel.kernels.rows import (
     EXACT,
     HAS_FLOOR,
@@ -51,7 +51,7 @@ from tokendraw_triton_gumbel.kernels.values import (
 
 # Draws a row that keeps few tokens: collects candidates, and does everything else in registers.
 #
-# Reads the logits from a proven bound upwards (:mod:`.candidates`). :mod:`.candidates` applies the filters.
+# Reads the logits from a proven bound upwards (:mod:`.row_candidates`). :mod:`.row_candidates` applies the filters.
 
 SMALL_CANDIDATES = 128
 """Candidates compared all with all."""
@@ -213,7 +213,7 @@ def draw_filtered(
     Returns (token, or -1; the mass of the row; the least kept logit; the kept share of the mass; how many candidates
     there are, or -1; 1 if the row is left to the launch for large sets).
 
-    :param source: the :class:`~.rows.RowAddress`; ``row`` its number, ``survey`` its :class:`~.candidates.TileSurvey`.
+    :param source: the ``RowAddress``; ``row`` its number, ``survey`` its :class:`~.row_candidates.TileSurvey`.
     :param granules: [tiles, 16] maxima of the row, in memory.
     :param lists: :class:`~.arguments.CandidateLists` of all rows, like ``queue`` and ``state``.
     """
@@ -511,7 +511,7 @@ def _draw_unfiltered(
 ):
     """Draw a row without filters.
 
-    :param maximum: [TILES] float32, like ``signed_sums``: of the :class:`~.candidates.TileSurvey`.
+    :param maximum: [TILES] float32, like ``signed_sums``: of the :class:`~.row_candidates.TileSurvey`.
     """
     FP64: tl.constexpr = config.FP64
     tile = tl.arange(0, config.TILES)

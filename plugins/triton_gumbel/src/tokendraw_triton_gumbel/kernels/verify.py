@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.candidates import draw_candidate_in_turns
+from tokendraw_triton_gumbel.kernels.row_candidates import draw_candidate_in_turns
 from tokendraw_triton_gumbel.kernels.rows import (
     ACCEPT,
     RESIDUAL_TILE,
