@@ -106,9 +106,11 @@ check: $(VENV)/.tools  ## Format, lint, import contracts, types, budgets of line
 	$(BIN)/python release/budgets.py
 	$(BIN)/zizmor --offline --quiet .github
 
-bench: $(VENV)/.tools  ## The CPU table, as in benchmarks/results/cpu.md
+bench: $(VENV)/.tools  ## native beside a pipeline of sorts on a CPU: times and extra memory
 	$(NO_COPIES)
-	$(BIN)/python benchmarks/cpu.py
+	$(BIN)/tokendraw bench --device cpu --batch 64 --vocab-size 128256 --dtype float32 --sampler native \
+		--sampler torch-sort --family peaked-30 --family gaussian --family flat --filters none --filters both \
+		--filters top-k --filters top-p --filters min-p --repeats 7 --memory
 
 # Another Python than .venv's, and other versions of what tokendraw runs with. uv brings builds of torch for a CPU:
 # make test-versions PYTHON=python3.13 VERSIONS="torch==2.6.* triton==3.4.* transformers==5.0.*" \

@@ -297,13 +297,13 @@ class Calls:
         setattr(owner, name, timed)
 
     def median(self, rows: int) -> float:
-        """Return the median microseconds of the calls with at least so many rows of logits; forget the calls."""
+        """Return the median microseconds of the calls with at least so many rows, NaN for none; forget the calls."""
         import torch
 
         torch.cuda.synchronize()
         times = [begin.elapsed_time(end) * 1e3 for count, begin, end in self.events if count >= rows]
         self.events.clear()
-        return statistics.median(times)
+        return statistics.median(times) if times else float("nan")
 
 
 def draft_folder(model: Path) -> Path:

@@ -263,14 +263,8 @@ class TestEdits:
             edited.append(logits)
         torch.testing.assert_close(*edited)
 
-    def test_floors_take_part_by_name_alone(self):
+    def test_dense_penalties_take_part_without_a_name(self):
         assert [c.name for c in select_contenders((), CPU, "process_logits")] == ["native", "torch-dense"]
-        for name in ("floor-gather", "floor-write", "floor-update"):
-            (floor,) = select_contenders((name,), CPU, "process_logits")
-            (logits,) = make_inputs(self.CELL, CPU, 1)
-            floor.prepare(self.CELL, self.BENCH.arguments(self.CELL, CPU), logits)[0].draw(logits)
-        with pytest.raises(SamplerUnavailableError, match="needs Triton and a GPU, found cpu"):
-            select_contenders(("floor-scatter",), CPU, "process_logits")
 
     def test_a_graph_for_any_edit_has_the_facts_of_any(self):
         (native,) = select_contenders(("native",), CPU, "process_logits")

@@ -94,5 +94,5 @@ def test_make_mends_copies_before_it_runs_anything(target, mended, copy, tmp_pat
         first = rest[0]
     assert "pip install" not in first
     assert first.startswith(
-        {"demo": "tokendraw list", "bench": "python benchmarks"}.get(target, "python -m pytest")
+        {"demo": "tokendraw list", "bench": "tokendraw bench"}.get(target, "python -m pytest")
     )

@@ -32,7 +32,6 @@ from torch import Tensor
 
 from tokendraw import SamplerUnavailableError, SamplingMetadata
 from tokendraw_bench.cells import Cell
-from tokendraw_bench.operation import Prepare
 from tokendraw_bench.timing import Draw, TimedCall
 
 
@@ -99,43 +98,7 @@ def _race(y: Tensor) -> Tensor:
     return probability.div_(torch.empty_like(probability).exponential_()).argmax(-1)
 
 
-def edit_baselines() -> Mapping[str, Prepare]:
-    """Return the baselines of ``process_logits``: penalties by dense counts, and passes that do less than any edit.
-
-    Memory is read and written by sectors of 32 bytes at least. So the ids of a request take a sector each, and a mask
-    that forbids every other id changes a part of every sector, which is read and written.
-    """
-
-    def launch(arguments: Any) -> Draw:
-        kernels = importlib.import_module("tokendraw_bench.kernels")  # which needs triton
-        return lambda logits: kernels.launch(logits, arguments.ids)
-
-    def scatter(arguments: Any) -> Draw:
-        kernels = importlib.import_module("tokendraw_bench.kernels")
-        return lambda logits: kernels.scatter(logits, arguments.row_index, arguments.ids)
-
-    def gather(arguments: Any) -> Draw:
-        ids = arguments.ids.long()
-        return lambda logits: logits.gather(1, ids)
-
-    floors: dict[str, Callable[[Any], Draw]] = {
-        "floor-launch": launch,
-        "floor-scatter": scatter,
-        "floor-gather": gather,
-        "floor-write": lambda arguments: lambda logits: logits.fill_(0.5),
-        "floor-update": lambda arguments: lambda logits: logits.mul_(1),
-    }
-
-    def prepare(make: Callable[[Any], Draw], cell: Any, arguments: Any) -> tuple[TimedCall]:
-        return (TimedCall(draw=make(arguments)),)
-
-    return {
-        "torch-dense": _dense_penalties,
-        **{name: partial(prepare, make) for name, make in floors.items()},
-    }
-
-
-def _dense_penalties(cell: Any, arguments: Any) -> tuple[TimedCall]:
+def dense_penalties(cell: Any, arguments: Any) -> tuple[TimedCall]:
     """Apply penalties to all V ids of a row, by counts [B, V]."""
     if cell.edits != "penalties":
         raise SamplerUnavailableError(f"it does not serve {cell.edits}")

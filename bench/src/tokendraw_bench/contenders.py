@@ -30,19 +30,16 @@ class Baseline(NamedTuple):
     distribution: str = "torch"
     by_default: bool = True
     """Whether it takes part in a run without names."""
-    needs_triton: bool = False
 
     def reason_against(self, operation: BenchOperation, host: Host) -> str | None:
         """Say why it cannot be timed on a machine; None if it can."""
         if self.name not in operation.baselines():
             names = [name for name in operations.names() if self.name in operations.get(name).baselines()]
             return f"needs the operation {one_of(names)}, found {operation.name}"
-        if self.needs_triton and (host.device_type != "cuda" or installed_version("triton") is None):
-            return f"needs Triton and a GPU, found {host.device_type}"
         if self.distribution == FLASHINFER and host.device_type != "cuda":
             return f"needs an NVIDIA GPU, found {host.device_type}"
-        if installed_version(self.distribution) is None:
-            return f"needs {self.distribution}, found it not installed; run `pip install {self.distribution}`"
+        if self.distribution == FLASHINFER and installed_version(FLASHINFER) is None:
+            return f"needs {FLASHINFER}, found it not installed; run `pip install {FLASHINFER}`"
         return None
 
     def contender(self, operation: BenchOperation) -> Contender:
@@ -63,11 +60,6 @@ BASELINES = (
     Baseline("flashinfer-direct", FLASHINFER),
     Baseline("flashinfer-unfused", FLASHINFER, by_default=False),
     Baseline("torch-dense"),
-    Baseline("floor-launch", by_default=False, needs_triton=True),
-    Baseline("floor-scatter", by_default=False, needs_triton=True),
-    Baseline("floor-gather", by_default=False),
-    Baseline("floor-write", by_default=False),
-    Baseline("floor-update", by_default=False),
 )
 """See :attr:`tokendraw_bench.operation.BenchOperation.baselines` for the baselines of an operation."""
 

@@ -105,14 +105,12 @@ AXES = (
 
 
 class EditArguments(NamedTuple):
-    """The requests of a cell: their slots and edits, the slot of each row, and the ids of each request."""
+    """The requests of a cell: their slots and edits, and the slot of each row."""
 
     slots: RequestSlots
     params: SamplingParams
     row_index: Tensor
     """[B] int64."""
-    ids: Tensor
-    """[B, D] int32."""
     bitmask: Tensor | None
     """[B, ceil(V / 32)] int32."""
 
@@ -150,7 +148,7 @@ def _arguments(cell: ProcessCell, device: torch.device) -> EditArguments:
     for tokens in ids[:, -_OUTPUT:].T.contiguous().to(device):
         slots.append(row_index, tokens)
     bitmask = None if cell.edits == "penalties" else _bitmask(cell, generator).to(device)
-    return EditArguments(slots, params, row_index, ids.to(torch.int32).to(device), bitmask)
+    return EditArguments(slots, params, row_index, bitmask)
 
 
 def _bitmask(cell: ProcessCell, generator: torch.Generator) -> Tensor:
@@ -191,9 +189,9 @@ def _make_logits(cell: ProcessCell, device: torch.device, generator: torch.Gener
 
 
 def _baselines() -> Mapping[str, Prepare]:
-    from tokendraw_bench.baselines import edit_baselines
+    from tokendraw_bench.baselines import dense_penalties
 
-    return edit_baselines()
+    return {"torch-dense": dense_penalties}
 
 
 BENCH = BenchOperation(
