@@ -1,129 +1,229 @@
-"""Cells and logits of ``tokendraw bench``: presets, options, and the size of the nucleus."""
+"""What ``tokendraw bench`` times: cells of presets and sweeps, their requests, and their inputs."""
+
+import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from command_line import call
 from tokendraw import SamplingParams
-from tokendraw.backends.description.capabilities import INPUT_DTYPES
-from tokendraw_bench import make_inputs, operations
-from tokendraw_bench.cells import FAMILIES, FILTERS, Cell, min_vocab_size
-from tokendraw_bench.logits import mean_nucleus
+from tokendraw_bench import make_inputs, mean_nucleus, metadata_of, operations
+from tokendraw_bench.cells import FAMILIES, UNUSUAL, Cell, min_vocab_size
+from tokendraw_bench.contenders import select_contenders
+from tokendraw_bench.operations.process_logits import BITMASKS, ProcessCell
+from tokendraw_bench.operations.verify import VerifyCell, draft_ids
+from tokendraw_bench.sweeps import SWEEPS
 from tokendraw_testing import reference
 
 CPU = torch.device("cpu")
-grid = operations.get("sample").grid
-SMALL_FAMILIES = [family for family in FAMILIES if min_vocab_size(family) <= 4000]
+CELL = Cell(5, 300, "float32", "both", "gaussian")
+VERIFIED = VerifyCell(3, 300, "float32", "both", "peaked-7", 4, "rejection")
+EDITED = ProcessCell(3, 3200, "float32", "all", 40)
 
 
-def test_the_design_grid_has_every_combination_of_shapes_dtypes_filters_and_families():
-    cells = grid("design")
-    assert {(c.batch, c.vocab_size) for c in cells} == {
-        (1024, 151_936),
-        (256, 151_936),
-        (64, 128_256),
-        (1, 128_256),
-    }
-    assert {c.dtype for c in cells} == {"float32", "bfloat16"}
-    assert {c.filters for c in cells} == {"none", "both", "top-p"}
-    assert {c.family for c in cells} == {"peaked-7", "peaked-30", "gaussian", "flat"}
-    assert len(cells) == len(set(cells)) == 4 * 2 * 3 * 4
+class TestGrids:
+    @pytest.mark.parametrize("preset", ["quick", "design"])
+    @pytest.mark.parametrize("operation", operations.NAMES)
+    def test_a_preset_has_each_cell_once_and_neighbours_share_their_inputs(self, operation, preset):
+        bench = operations.get(operation)
+        self.assert_sound(bench.grid(preset), bench.input_key)
+
+    @pytest.mark.parametrize("small", [False, True])
+    @pytest.mark.parametrize("name", SWEEPS)
+    def test_so_does_a_sweep_whose_cells_shrink_on_a_cpu(self, name, small):
+        sweep = SWEEPS[name]
+        cells = sweep.cells(small=small)
+        self.assert_sound(cells, operations.get(sweep.operation).input_key)
+        assert not small or (max(c.batch for c in cells), max(c.vocab_size for c in cells) <= 33_334) == (
+            2,
+            True,
+        )
+
+    @staticmethod
+    def assert_sound(cells, input_key):
+        keys = [input_key(cell) for cell in cells]
+        assert len(cells) == len(set(cells)) > 1
+        assert 1 + sum(here != there for here, there in itertools.pairwise(keys)) == len(set(keys))
+
+    def test_options_replace_values_of_the_preset(self):
+        grid = operations.get("sample").grid
+        assert grid("design", batch=[2, 2], dtype=["float16"], filters=["mixed"], family=["flat"]) == (
+            Cell(2, 151_936, "float16", "mixed", "flat"),
+            Cell(2, 128_256, "float16", "mixed", "flat"),
+        )
+        assert grid("quick", batch=[1, 2], vocab_size=[300, 400], filters=["none"]) == tuple(
+            Cell(batch, size, "float32", "none", "peaked-30") for size in (300, 400) for batch in (1, 2)
+        )
 
 
-def test_options_replace_values_of_the_preset_and_no_cell_comes_twice():
-    cells = grid("design", batch=[2, 2], dtype=["float16"], filters=["mixed"], family=["flat"])
-    assert cells == (
-        Cell(2, 151_936, "float16", "mixed", "flat"),
-        Cell(2, 128_256, "float16", "mixed", "flat"),
+PLAIN = SamplingParams(temperature=0.8)
+BOTH = replace(PLAIN, top_k=50, top_p=0.9)
+ONE_OF_EACH = [PLAIN, replace(PLAIN, top_k=50), replace(PLAIN, top_p=0.9), BOTH, replace(PLAIN, min_p=0.05)]
+OWN = {"temperature": 1.5, "top_k": 7, "top_p": 0.3, "filter_order": "joint", "logprobs": 4}
+UNSEEDED = [None] * 5
+REQUESTS = [
+    *(
+        ({"filters": filters}, [params] * 5, range(5))
+        for filters, params in zip(("none", "top-k", "top-p", "both", "min-p"), ONE_OF_EACH, strict=True)
+    ),
+    ({"filters": "min-p", "min_p": 0.2}, [replace(PLAIN, min_p=0.2)] * 5, range(5)),
+    (OWN, [SamplingParams(**OWN)] * 5, range(5)),
+    ({"seeded": False}, [BOTH] * 5, UNSEEDED),
+    ({"filters": "mixed"}, ONE_OF_EACH, range(5)),
+    (
+        {"filters": "kinds"},
+        [BOTH, BOTH, replace(BOTH, temperature=0.0), replace(BOTH, min_p=0.05), BOTH],
+        [0, None, 2, 3, 4],
+    ),
+    ({"special": "seeded"}, [BOTH] * 5, [0, *UNSEEDED[1:]]),
+    (
+        {"special": "three"},
+        [BOTH, BOTH, replace(BOTH, temperature=0.0), BOTH, replace(BOTH, logprobs=5)],
+        [0, *UNSEEDED[1:]],
+    ),
+    ({"special": "three", "batch": 1}, [BOTH], [0]),
+    ({"special": "top-k-200"}, [replace(BOTH, top_k=200), *[BOTH] * 4], UNSEEDED),
+    ({"special": "top-p-alone"}, [replace(BOTH, top_k=0), *[BOTH] * 4], UNSEEDED),
+]
+
+
+class TestRequests:
+    @pytest.mark.parametrize(("changes", "requests", "seeds"), REQUESTS, ids=str)
+    def test_rows_ask_for_what_the_cell_says(self, changes, requests, seeds):
+        cell = replace(CELL, **changes)
+        assert (cell.requests, cell.seeds) == (requests, [*seeds])
+        metadata = metadata_of(cell, CPU)
+        assert metadata.facts.any_seeded == any(seed is not None for seed in seeds)
+        assert metadata.facts.all_seeded == (None not in cell.seeds)
+        assert metadata.positions is None or len(set(metadata.positions.tolist())) == cell.batch
+
+    def test_a_need_has_the_ties_the_mode_the_ranks_and_the_noise_of_the_cell(self):
+        need = operations.get("sample").need
+        assert (need(CELL).tie_rule, need(CELL).logprob_ranks, need(CELL).gumbel_dtype) == (
+            None,
+            True,
+            "fp32",
+        )
+        own = {
+            "tie_rule": "either",
+            "logprobs_mode": "raw_logits",
+            "logprob_ranks": False,
+            "gumbel_dtype": "fp64",
+        }
+        assert {name: getattr(need(replace(CELL, **own)), name) for name in own} == own
+
+    def test_a_renewed_batch_is_at_the_next_positions(self):
+        metadata = metadata_of(CELL, CPU)
+        operations.get("sample").renew(metadata)
+        assert metadata.positions.tolist() == [1, 2, 3, 4, 5]
+        operations.get("sample").renew(metadata_of(replace(CELL, seeded=False), CPU))
+
+    @pytest.mark.parametrize(
+        ("edits", "asked"), [("penalties", (True, False)), ("bitmask", (False, False)), ("all", (True, True))]
     )
+    def test_requests_in_slots_ask_for_the_edits_of_their_cell(self, edits, asked):
+        arguments = operations.get("process_logits").arguments(replace(EDITED, edits=edits), CPU)
+        slots = arguments.slots
+        assert (slots.facts.any_penalty, slots.facts.any_bias) == asked
+        assert slots.tables.num_distinct.tolist() == [40] * 3
+        assert (slots.tables.num_tokens - slots.tables.num_prompt).tolist() == [16] * 3
+        assert (arguments.bitmask is None) == (edits == "penalties")
+        assert arguments.row_index.tolist() == [0, 1, 2]
+
+    @pytest.mark.parametrize(("bitmask", "share"), [*zip(BITMASKS, (0.5, 0.5, 0.5, 0.01, 1.0), strict=True)])
+    def test_a_bitmask_allows_a_share_of_the_ids(self, bitmask, share):
+        words = operations.get("process_logits").arguments(replace(EDITED, bitmask=bitmask), CPU).bitmask
+        bits = np.unpackbits(words.numpy().view(np.uint8), axis=1, bitorder="little")
+        assert words.shape == (3, 100)
+        assert bits.mean() == pytest.approx(share, abs=0.15 if bitmask == "runs" else 0.02)
+        edges = np.abs(np.diff(bits.astype(int), axis=1)).sum(1)
+        assert (edges <= {"runs": 13, "lower-half": 1, "all": 0}.get(bitmask, 3200)).all()
 
 
-@pytest.mark.parametrize(
-    ("filters", "params"),
-    [
-        ("none", SamplingParams(temperature=0.8)),
-        ("top-k", SamplingParams(temperature=0.8, top_k=50)),
-        ("top-p", SamplingParams(temperature=0.8, top_p=0.9)),
-        ("both", SamplingParams(temperature=0.8, top_k=50, top_p=0.9)),
-        ("min-p", SamplingParams(temperature=0.8, min_p=0.05)),
-    ],
-)
-def test_every_row_of_a_cell_has_the_filters_of_the_cell(filters, params):
-    assert Cell(3, 1000, "float32", filters, "flat").requests == [params] * 3
-
-
-def test_mixed_rows_ask_for_every_kind_in_turn():
-    kinds = [Cell(1, 1000, "float32", filters, "flat").requests[0] for filters in FILTERS[:5]]
-    assert Cell(7, 1000, "float32", "mixed", "flat").requests == [*kinds, *kinds[:2]]
-
-
-@pytest.mark.parametrize("dtype", INPUT_DTYPES)
-@pytest.mark.parametrize(
-    ("family", "least", "most"),
-    [("peaked-7", 7, 7), ("peaked-30", 29, 31), ("gaussian", 600, 2000), ("flat", 28_300, 28_900)],
-)
-def test_the_nucleus_of_a_family_has_the_size_in_the_name(family, least, most, dtype):
-    (logits,) = make_inputs(Cell(4, 32_000, dtype, "none", family), CPU, 1)
-    assert logits.dtype == getattr(torch, dtype)
-    assert least <= mean_nucleus(logits) <= most
-
-
-@pytest.mark.parametrize(
-    ("family", "vocab_size"),
-    [
-        *((family, size) for family in ("peaked-7", "peaked-30") for size in (128, 4096, 151_936)),
-        *((f"peaked-{nucleus}", 4096) for nucleus in (1, 100, 300, 1000, 2000, 3000)),
-        ("peaked-30000", 40_000),
-    ],
-)
-def test_peaked_families_keep_their_nucleus_at_every_vocabulary(family, vocab_size):
-    (logits,) = make_inputs(Cell(2, vocab_size, "float32", "none", family), CPU, 1)
-    assert mean_nucleus(logits) == int(family.removeprefix("peaked-"))
-
-
-@pytest.mark.parametrize("family", SMALL_FAMILIES)
-def test_the_measured_nucleus_equals_the_reference_in_float64(family):
-    (logits,) = make_inputs(Cell(5, 4000, "bfloat16", "none", family), CPU, 1)
-    params = SamplingParams(temperature=0.8, top_p=0.9)
-    kept = [reference.prepare(row, params).kept.sum() for row in logits.float().numpy()]
-    assert mean_nucleus(logits) == pytest.approx(np.mean(kept))
-
-
-@pytest.mark.parametrize("family", SMALL_FAMILIES)
-def test_rows_and_buffers_are_different_and_every_run_makes_the_same(family):
-    cell = Cell(3, 4000, "float32", "none", family)
-    buffers = make_inputs(cell, CPU, 2)
-    assert [list(buffer.shape) for buffer in buffers] == [[3, 4000]] * 2
-    assert len({tuple(row.tolist()) for buffer in buffers for row in buffer}) == 6
-    assert all(map(torch.equal, buffers, make_inputs(cell, CPU, 2)))
-
-
-def test_mixed_rows_have_narrow_nuclei_a_tenth_of_100_tokens_and_one_in_fifty_of_thousands():
-    (logits,) = make_inputs(Cell(50, 4000, "float32", "none", "mixed-nuclei"), CPU, 1)
-    widths = [mean_nucleus(row[None]) for row in logits]
-    assert widths[0] == 3200
-    assert widths[5::10] == [100] * 5
-    assert sorted(set(widths)) == [1, 2, 3, 100, 3200]
-
-
-def test_padding_is_behind_each_row_and_changes_no_logits():
-    plain, padded = (
-        make_inputs(Cell(3, 300, "bfloat16", "none", "gaussian", row_padding=padding), CPU, 1)[0]
-        for padding in (0, 3)
+class TestLogits:
+    @pytest.mark.parametrize(
+        ("family", "vocab_size", "least", "most"),
+        [
+            *((f"peaked-{n}", size, n, n) for n in (7, 30) for size in (128, 151_936)),
+            *((f"peaked-{n}", 4096, n, n) for n in (1, 100, 300, 1000, 2000, 3000)),
+            ("peaked-300", 334, 300, 300),
+            ("peaked-30000", 40_000, 30_000, 30_000),
+            ("gaussian", 32_000, 600, 2000),
+            ("flat", 32_000, 28_300, 28_900),
+        ],
     )
-    assert torch.equal(plain, padded)
-    assert (plain.stride(), padded.stride()) == ((300, 1), (303, 1))
+    def test_the_nucleus_of_a_family_has_its_size_at_every_vocabulary(self, family, vocab_size, least, most):
+        (logits,) = make_inputs(Cell(2, vocab_size, "float32", "none", family), CPU, 1)
+        assert least <= mean_nucleus(logits) <= most
+
+    def test_mixed_nuclei_are_narrow_a_tenth_of_100_tokens_and_one_in_fifty_of_thousands(self):
+        (logits,) = make_inputs(Cell(50, 4000, "float32", "none", "mixed-nuclei"), CPU, 1)
+        widths = [mean_nucleus(row[None]) for row in logits]
+        assert (widths[0], widths[5::10], sorted(set(widths))) == (3200, [100] * 5, [1, 2, 3, 100, 3200])
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_the_measured_nucleus_equals_the_reference_and_every_run_makes_the_same_rows(self, family):
+        cell = Cell(3, max(4000, min_vocab_size(family)), "bfloat16", "none", family)
+        buffers = make_inputs(cell, CPU, 2)
+        params = SamplingParams(temperature=0.8, top_p=0.9)
+        kept = [reference.prepare(row, params).kept.sum() for row in buffers[0].float().numpy()]
+        assert mean_nucleus(buffers[0]) == pytest.approx(np.mean(kept))
+        assert len({tuple(row.tolist()) for buffer in buffers for row in buffer}) == 6 or family in UNUSUAL
+        assert all(map(torch.equal, buffers, make_inputs(cell, CPU, 2)))
+
+    @pytest.mark.parametrize("dtype", ["float32", "float16"])
+    @pytest.mark.parametrize("family", UNUSUAL)
+    def test_unusual_rows_have_the_form_of_their_family(self, family, dtype):
+        (logits,) = make_inputs(replace(CELL, family=family, dtype=dtype, vocab_size=4000), CPU, 1)
+        assert (logits.shape, logits.dtype) == ((5, 4000), getattr(torch, dtype))
+        finite = logits.isfinite()
+        expected = {
+            "equal": (logits == logits[:, :1]).all,
+            "two-values": lambda: all(len(row.unique()) == 2 for row in logits),
+            "ascending": (logits.diff() >= 0).all,
+            "descending": (logits.diff() <= 0).all,
+            "cauchy": lambda: logits.abs().max() > 100,
+            "masked": lambda: 0.005 < finite.float().mean() < 0.015,
+        }
+        assert expected[family]()
+        assert bool(finite.all()) == (family != "masked")
+        assert finite[:, 2000].all()
+
+    def test_padding_is_behind_each_row_and_changes_no_logits(self):
+        plain, padded = (
+            make_inputs(replace(CELL, batch=3, dtype="bfloat16", row_padding=padding), CPU, 1)[0]
+            for padding in (0, 3)
+        )
+        assert torch.equal(plain, padded)
+        assert (plain.stride(), padded.stride()) == ((300, 1), (303, 1))
+
+    def test_rows_without_room_for_a_nucleus_are_refused(self):
+        with pytest.raises(ValueError, match=r"^peaked-300 needs a vocabulary of 334 or more, found 333\.$"):
+            make_inputs(Cell(1, 333, "float32", "none", "peaked-300"), CPU, 1)
 
 
-def test_a_vocabulary_without_room_for_a_nucleus_is_a_usage_error():
-    result = call("bench", "--family", "peaked-300", "--vocab-size", 333, "--device", "cpu")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "peaked-300 needs a vocabulary of 334 or more, found 333." in result.stderr
+class TestDrafts:
+    def test_below_the_target_are_the_drafts_the_target_plus_noise_and_the_same_ids_are_drawn_from_all(self):
+        cell = replace(VERIFIED, dtype="bfloat16", family="gaussian", batch=200)
+        first, second = make_inputs(cell, CPU, 2)
+        assert (cell.num_target_rows, cell.num_rows, list(first.shape)) == (1000, 1800, [1800, 300])
+        noise = first[1000:].float() - first[:1000].view(200, 5, 300)[:, :4].reshape(800, 300).float()
+        assert (noise.std().item(), noise.mean().item()) == pytest.approx((0.5, 0.0), abs=0.02)
+        (target,) = make_inputs(replace(cell, mode="coupled"), CPU, 1)  # whose mode reads no logits of drafts
+        assert (torch.equal(first[:1000], target), torch.equal(first, second)) == (True, False)
+        ids = draft_ids(cell, CPU)
+        assert (ids.shape, len(ids.unique()) > 250) == ((800,), True)
+        for draft in (buffer[1000:].float() / 0.8 for buffer in (first, second)):
+            best = draft.topk(50).values
+            probability = best.softmax(-1)
+            kept = probability.cumsum(-1) - probability < 0.9
+            assert (draft.gather(-1, ids[:, None])[:, 0] >= best.where(kept, torch.inf).amin(-1)).all()
 
-
-def test_rows_without_room_for_a_nucleus_are_refused():
-    with pytest.raises(ValueError, match=r"^peaked-300 needs a vocabulary of 334 or more, found 333\.$"):
-        make_inputs(Cell(1, 333, "float32", "none", "peaked-300"), CPU, 1)
-    (logits,) = make_inputs(Cell(1, 334, "float32", "none", "peaked-300"), CPU, 1)
-    assert mean_nucleus(logits) == 300
+    @pytest.mark.parametrize(("family", "filters"), [("peaked-7", "none"), ("gaussian", "both")])
+    def test_rejection_accepts_about_three_of_four(self, family, filters):
+        cell = replace(VERIFIED, batch=200, family=family, filters=filters, vocab_size=2000)
+        (native,), (buffer,) = select_contenders(("native",), CPU, "verify"), make_inputs(cell, CPU, 1)
+        (call,) = native.prepare(cell, metadata_of(cell, CPU), buffer)
+        accepted = call.draw(buffer).num_accepted
+        assert 0.6 < accepted.sum() / (accepted + 1).clamp(max=4).sum() < 0.9

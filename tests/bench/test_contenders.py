@@ -8,321 +8,357 @@ from dataclasses import replace
 import pytest
 import torch
 
+import tokendraw
+import tokendraw_native
 from fake_dists import EVERYTHING, plugin
-from tokendraw import SamplerUnavailableError, TokendrawError, discover
-from tokendraw_bench.baselines import flashinfer_draw, torch_sort
+from tokendraw import Drafts, SamplerUnavailableError, TokendrawError
+from tokendraw_bench import make_inputs, metadata_of, operations
 from tokendraw_bench.cells import FILTERS, KINDS, Cell
-from tokendraw_bench.contenders import BASELINES, select_contenders
-from tokendraw_bench.logits import metadata_of
-from tokendraw_bench.operations.sample import BENCH
-from tokendraw_bench.run import make_inputs
+from tokendraw_bench.contenders import find_unsupported_part, select_contenders
+from tokendraw_bench.operations.process_logits import BOTH, ProcessCell
+from tokendraw_bench.operations.verify import VerifyCell, draft_ids
 from tokendraw_testing import reference
 
 CPU = torch.device("cpu")
 CELL = Cell(5, 300, "float32", "both", "gaussian")
+VERIFIED = VerifyCell(3, 300, "float32", "both", "peaked-7", 4, "rejection")
+COUPLED = replace(VERIFIED, mode="coupled")
+EDITED = ProcessCell(3, 3200, "bfloat16", "all", 40)
+UNSEEDING = EVERYTHING.replace("'counter'", "'launch'")
 
 
-def prepared(contender, cell=CELL, *, seeded=True):
-    cell = replace(cell, seeded=seeded)
-    (call,) = contender.prepare(cell, metadata_of(cell, CPU), make_inputs(cell, CPU, 1)[0])
-    return call
+def prepared(name, cell, logits=None):
+    """Return the call of a contender for a cell, and its logits."""
+    logits = make_inputs(cell, CPU, 1)[0] if logits is None else logits
+    (contender,) = select_contenders((name,), CPU, cell.operation)
+    arguments = operations.get(cell.operation).arguments(cell, CPU)
+    (call,) = contender.prepare(cell, arguments, logits)
+    return call, logits
 
 
-def cell_of(filters, dtype="float32", batch=5):
-    return Cell(batch, 300, dtype, filters, "gaussian")
+class TestSelection:
+    @pytest.fixture(autouse=True)
+    def installed(self, dists):
+        dists.add("acme-kernels", "3.1")
+        upstream = "tokendraw.plugin.Upstream(distribution='acme-kernels', versions='>=3', tested=('3.1',))"
+        source = plugin("acme", capabilities=EVERYTHING, upstream=upstream)
+        dists.add_plugin("acme", source, version="2.0")
+        dists.add_plugin("licensed", plugin("licensed", probe="'needs a licence, found none'"))
 
-
-def test_by_default_every_available_sampler_takes_part_and_every_baseline(dists):
-    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
-    dists.add_plugin("licensed", plugin("licensed", probe="'needs a licence, found none'"))
-    assert [c.name for c in select_contenders((), CPU)] == ["acme", "native", "torch-sort"]
-
-
-def test_named_contenders_come_in_the_order_of_their_names_and_once():
-    assert [c.name for c in select_contenders(("torch-sort", "native", "torch-sort"), CPU)] == [
-        "torch-sort",
-        "native",
-    ]
-
-
-def test_a_contender_has_the_versions_of_all_distributions(dists):
-    dists.add("acme-kernels", "3.1")
-    upstream = "tokendraw.plugin.Upstream(distribution='acme-kernels', versions='>=3', tested=('3.1',))"
-    dists.add_plugin("acme", plugin("acme", upstream=upstream), version="2.0")
-    acme, baseline = select_contenders(("acme", "torch-sort"), CPU)
-    assert acme.versions == {"acme-tokendraw": "2.0", "acme-kernels": "3.1"}
-    assert baseline.versions == {"torch": torch.__version__}
-
-
-def test_an_unknown_name_gives_the_nearest():
-    with pytest.raises(TokendrawError) as error:
-        select_contenders(("torch-srot",), CPU)
-    installed = ", ".join(candidate.name for candidate in discover())
-    assert str(error.value) == (
-        f"'torch-srot' needs to be an installed sampler or a baseline, found {installed}, torch-sort, "
-        "flashinfer-direct and flashinfer-unfused. Try: tokendraw bench --sampler torch-sort"
+    @pytest.mark.parametrize(
+        ("operation", "names"),
+        [
+            ("sample", ["acme", "native", "torch-sort"]),
+            ("verify", ["native"]),
+            ("process_logits", ["native", "torch-dense"]),
+        ],
     )
+    def test_by_default_every_available_plugin_takes_part_and_every_baseline(self, operation, names):
+        assert [c.name for c in select_contenders((), CPU, operation)] == names
+
+    def test_named_contenders_come_in_the_order_of_their_names_once_with_the_versions_of_all_distributions(
+        self,
+    ):
+        baseline, acme = select_contenders(("torch-sort", "acme", "torch-sort"), CPU)
+        assert acme.versions == {"acme-tokendraw": "2.0", "acme-kernels": "3.1"}
+        assert baseline.versions == {"torch": torch.__version__}
+
+    @pytest.mark.parametrize(
+        ("name", "operation", "reason"),
+        [
+            ("licensed", "sample", "needs a licence, found none"),
+            ("acme", "verify", "needs the operation verify, found sample"),
+            ("torch-sort", "verify", "needs the operation sample, found verify"),
+            (
+                "flashinfer-direct",
+                "process_logits",
+                "needs the operation sample or verify, found process_logits",
+            ),
+            ("flashinfer-direct", "sample", "needs an NVIDIA GPU, found cpu"),
+        ],
+    )
+    def test_a_contender_of_another_machine_or_operation_gives_the_reason(self, name, operation, reason):
+        with pytest.raises(SamplerUnavailableError) as error:
+            select_contenders((name,), CPU, operation)
+        assert str(error.value) == f"'{name}' cannot be timed on cpu: {reason}."
+
+    def test_a_name_without_a_near_match_leads_to_the_list(self):
+        with pytest.raises(TokendrawError, match=r", native and torch-dense\. Try: tokendraw list$"):
+            select_contenders(("greedy",), CPU, "process_logits")
 
 
-def test_a_name_without_a_near_match_leads_to_the_list():
-    with pytest.raises(TokendrawError, match=r" Try: tokendraw list$"):
-        select_contenders(("greedy",), CPU)
+REFUSED = [
+    (UNSEEDING, {}, "it does not serve seeded rows"),
+    (
+        EVERYTHING.replace("plugin.FILTERS)", "plugin.FILTERS if name != 'top_p')"),
+        {},
+        "it does not serve top_p per row",
+    ),
+    (f"{EVERYTHING}, max_top_k=49", {"filters": "mixed"}, "it does not serve top_k above 49"),
+    (
+        EVERYTHING.replace("tokendraw.plugin.FILTER_ORDERS", "('joint',)"),
+        {},
+        "it does not serve filter order top_k_first",
+    ),
+    (EVERYTHING, {"dtype": "bfloat16"}, "the request needs logits in bfloat16, found float32"),
+    (EVERYTHING, {"gumbel_dtype": "fp64"}, "the request needs fp64 noise, found fp32"),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "operation", "reason"),
-    [
-        ("licensed", "sample", "needs a licence, found none"),
-        ("acme", "verify", "needs the operation verify, found sample"),
-        ("torch-sort", "verify", "needs the operation sample, found verify"),
-        ("flashinfer-direct", "sample", "needs an NVIDIA GPU, found cpu"),
-        ("flashinfer-direct", "verify", "needs an NVIDIA GPU, found cpu"),
-    ],
-)
-def test_a_contender_of_another_machine_or_operation_gives_the_reason(dists, name, operation, reason):
-    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
-    dists.add_plugin("licensed", plugin("licensed", probe="'needs a licence, found none'"))
-    with pytest.raises(SamplerUnavailableError) as error:
-        select_contenders((name,), CPU, operation)
-    assert str(error.value) == f"'{name}' cannot be timed on cpu: {reason}."
+class TestPlugins:
+    @pytest.mark.parametrize(("capabilities", "changes", "reason"), REFUSED, ids=range(len(REFUSED)))
+    def test_rows_beyond_the_capabilities_are_not_timed(self, dists, capabilities, changes, reason):
+        dists.add_plugin("acme", plugin("acme", capabilities=capabilities))
+        with pytest.raises(SamplerUnavailableError) as error:
+            prepared("acme", replace(CELL, **changes))
+        assert str(error.value) == reason
+
+    def test_a_sampler_serves_cells_within_the_capabilities_without_a_promise_outside_of_graphs(self, dists):
+        dists.add_plugin("acme", plugin("acme", capabilities=UNSEEDING))
+        call, logits = prepared("acme", replace(CELL, seeded=False))
+        assert call.draw(logits).token_ids.tolist() == logits.argmax(-1).tolist()
+        assert not call.graph_safe
+
+    @pytest.mark.parametrize(
+        ("limits", "part"),
+        [
+            ({"draft_kinds": ("probs",)}, "drafts with logits"),
+            ({"verify_modes": ("coupled",)}, "the mode rejection"),
+            ({"ragged_drafts": False, "placeholder_drafts": False}, None),
+        ],
+    )
+    def test_drafts_beyond_the_capabilities_are_not_timed(self, limits, part):
+        limited = replace(tokendraw_native.plugin.tokendraw_describe().operations["verify"], **limits)
+        bench, (buffer,) = operations.get("verify"), make_inputs(VERIFIED, CPU, 1)
+        assert find_unsupported_part(bench, limited, VERIFIED, metadata_of(VERIFIED, CPU), buffer) == part
+
+    @pytest.mark.parametrize("filters", ["both", "kinds"])
+    @pytest.mark.parametrize("cell", [VERIFIED, COUPLED], ids=["rejection", "coupled"])
+    @pytest.mark.fast_first
+    def test_the_call_is_the_verification_of_the_requests_of_the_cell(self, cell, filters):
+        cell = replace(cell, filters=filters)
+        call, buffer = prepared("native", cell)
+        metadata = metadata_of(cell, CPU)
+        assert metadata.row_index.tolist() == [0] * 5 + [1] * 5 + [2] * 5
+        q = {"draft_logits": buffer[15:]} if cell.mode == "rejection" else {}
+        drafts = Drafts.from_lists(draft_ids(cell, CPU).view(3, 4).tolist(), **q)
+        sampler = tokendraw.load_sampler("native", device="cpu")
+        torch.manual_seed(1)
+        expected = sampler.verify(buffer[:15], drafts, metadata, mode=cell.mode)
+        torch.manual_seed(1)
+        found = call.draw(buffer)
+        assert torch.equal(found.token_ids, expected.token_ids)
+        assert torch.equal(found.num_accepted, expected.num_accepted)
+        assert call.graph_safe
+
+    def test_special_rows_are_drawn_by_the_companion(self, dists):
+        dists.add_plugin("acme", plugin("acme", capabilities=UNSEEDING))
+        (both,) = select_contenders(("acme+native",), CPU)
+        assert both.name == "acme+native"
+        assert set(both.versions) >= {"acme-tokendraw", "tokendraw-native"}
+        cell = replace(CELL, special="seeded", top_k=0, top_p=1.0)
+        divided, logits = prepared("acme+native", cell)
+        whole, _ = prepared("native", cell)
+        tokens, valid, _ = divided.draw(logits)
+        assert tokens[0] == whole.draw(logits).token_ids[0]
+        assert tokens[1:].tolist() == logits[1:].argmax(-1).tolist()  # as the plugin of the tests draws
+        assert valid.all()
+        with pytest.raises(SamplerUnavailableError) as error:
+            prepared("acme+native", CELL)
+        assert str(error.value) == "it needs rows for the companion, found none; add --special"
+
+    def test_a_call_edits_the_buffer_again_and_again_in_a_graph(self):
+        call, logits = prepared("native", EDITED)
+        assert (call.graph_safe, logits.nbytes) == (True, EDITED.nbytes)
+        before = logits.clone()
+        assert call.draw(logits) is logits
+        assert 0.4 < (logits == float("-inf")).float().mean() < 0.6
+        assert not torch.equal(logits, before)
+
+    def test_a_graph_for_any_edit_has_the_facts_of_any(self):
+        (native,), results = select_contenders(("native",), CPU, "process_logits"), []
+        for graph in ("requested", "any"):
+            cell = replace(EDITED, edits=BOTH, graph=graph)
+            (logits,) = make_inputs(cell, CPU, 1)
+            arguments = operations.get("process_logits").arguments(cell, CPU)
+            native.prepare(cell, arguments, logits)[0].draw(logits)
+            results.append((logits, arguments.slots.captured_edits))
+        (one, requested), (other, any_edit) = results
+        assert torch.equal(one, other)
+        assert requested != any_edit
 
 
-@pytest.mark.parametrize(
-    ("capabilities", "cell", "seeded", "reason"),
-    [
-        (EVERYTHING.replace("'counter'", "'launch'"), cell_of("none"), True, "seeded rows"),
-        (
-            EVERYTHING.replace("plugin.FILTERS)", "plugin.FILTERS if name != 'top_p')"),
-            cell_of("both"),
-            True,
-            "top_p per row",
-        ),
-        (f"{EVERYTHING}, max_top_k=49", cell_of("mixed"), False, "top_k above 49"),
-        (
-            EVERYTHING.replace("tokendraw.plugin.FILTER_ORDERS", "('joint',)"),
-            cell_of("both"),
-            True,
-            "filter order top_k_first",
-        ),
-    ],
-)
-def test_rows_beyond_the_capabilities_are_not_timed(dists, capabilities, cell, seeded, reason):
-    dists.add_plugin("acme", plugin("acme", capabilities=capabilities))
-    (acme,) = select_contenders(("acme",), CPU)
-    with pytest.raises(SamplerUnavailableError) as error:
-        prepared(acme, cell, seeded=seeded)
-    assert str(error.value) == f"it does not serve {reason}"
+class TestBaselines:
+    @pytest.mark.parametrize("filters", [f for f in FILTERS if f != KINDS])
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    @pytest.mark.fast_first
+    def test_tokens_of_the_pipeline_of_sorts_are_in_the_kept_set_of_the_reference(self, filters, dtype):
+        """Logits without ties: the pipeline does not keep every tie."""
+        cell = Cell(10, 300, dtype, filters, "gaussian")
+        logits = torch.stack([torch.randperm(300).sub(150).mul(1 / 8) for _ in range(10)])
+        call, logits = prepared("torch-sort", cell, logits.to(getattr(torch, dtype)))
+        drawn = torch.stack([call.draw(logits) for _ in range(400)], 1).tolist()
+        for row, params, tokens in zip(logits.float().numpy(), cell.requests, drawn, strict=True):
+            kept = set(reference.prepare(row, params).kept.nonzero()[0].tolist())
+            assert {int(row.argmax())} <= set(tokens) <= kept
+
+    def test_the_pipeline_of_sorts_draws_by_the_softmax_of_the_kept_set(self):
+        logits = torch.full((1, 300), -50.0)
+        logits[0, [7, 200, 13]] = torch.tensor([2.0, 1.2, 0.4])
+        call, _ = prepared("torch-sort", Cell(1, 300, "float32", "top-k", "gaussian", seeded=False), logits)
+        counts = torch.bincount(torch.cat([call.draw(logits) for _ in range(4000)]), minlength=300)
+        assert (counts - 4000 * (logits / 0.8).softmax(-1)[0]).abs().max() < 5 * 4000**0.5 / 2
+
+    def test_dense_penalties_equal_native(self):
+        cell = replace(EDITED, edits="penalties", dtype="float32")
+        edited = []
+        for name in ("native", "torch-dense"):
+            call, logits = prepared(name, cell)
+            call.draw(logits)
+            edited.append(logits)
+        torch.testing.assert_close(*edited)
+
+    @pytest.mark.parametrize(
+        ("name", "cell", "part"),
+        [
+            ("torch-sort", replace(CELL, filters="kinds"), "greedy rows"),
+            ("torch-sort", replace(CELL, filter_order="joint"), "the filter order joint"),
+            (
+                "torch-sort",
+                replace(CELL, filter_order="temperature_last"),
+                "the filter order temperature_last",
+            ),
+            ("torch-sort", replace(CELL, logprobs=0), "log-probabilities"),
+            ("torch-dense", EDITED, "all"),
+        ],
+        ids=str,
+    )
+    def test_a_baseline_refuses_what_its_pipeline_does_not_do(self, name, cell, part):
+        with pytest.raises(SamplerUnavailableError, match=f"^it does not serve {part}$"):
+            prepared(name, cell)
 
 
-def test_a_sampler_serves_cells_within_the_capabilities(dists):
-    capabilities = EVERYTHING.replace("'counter'", "'launch'")
-    dists.add_plugin("acme", plugin("acme", capabilities=capabilities))
-    (acme,) = select_contenders(("acme",), CPU)
-    (logits,) = make_inputs(CELL, CPU, 1)
-    call = prepared(acme, seeded=False)
-    assert call.draw(logits).token_ids.tolist() == logits.argmax(-1).tolist()
-    assert not call.graph_safe
+FUSED = "cake_top_k_top_p_sampling_from_probs"
+FILTERS_OF_A_ROW = {"top_k": (torch.int32, 50), "top_p": (torch.float32, 0.9), "min_p": (torch.float32, 0.05)}
 
 
-def test_an_unsupported_dtype_is_a_reason(dists):
-    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
-    (acme,) = select_contenders(("acme",), CPU)
-    with pytest.raises(SamplerUnavailableError) as error:
-        prepared(acme, cell_of("none", "bfloat16"))
-    assert str(error.value) == "the request needs logits in bfloat16, found float32"
+class FlashInfer:
+    """Stand-in for FlashInfer: logs each call, whose filters have to be tensors by row, and returns the first value."""
 
-
-@pytest.mark.parametrize("filters", [f for f in FILTERS if f != KINDS])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.fast_first
-def test_tokens_of_the_pipeline_of_sorts_are_in_the_kept_set_of_the_reference(filters, dtype):
-    """Logits without ties: the pipeline does not keep every tie."""
-    cell = Cell(10, 300, dtype, filters, "gaussian")
-    metadata = metadata_of(cell, CPU)
-    logits = torch.stack([torch.randperm(300) for _ in range(10)]).mul(0.05).to(getattr(torch, dtype))
-    if dtype == "bfloat16":
-        logits = torch.stack([torch.randperm(300).sub(150).mul(1 / 8) for _ in range(10)]).bfloat16()
-    (call,) = torch_sort(cell, metadata)
-    kept = [
-        set(reference.prepare(row, params).kept.nonzero()[0].tolist())
-        for row, params in zip(logits.float().numpy(), cell.requests, strict=True)
-    ]
-    drawn = torch.stack([call.draw(logits) for _ in range(400)], 1).tolist()
-    for row in range(10):
-        assert set(drawn[row]) <= kept[row]
-        if len(kept[row]) < 20:
-            assert set(drawn[row]) >= {int(logits[row].argmax())}
-
-
-def test_the_pipeline_of_sorts_draws_by_the_softmax_of_the_kept_set():
-    cell = Cell(1, 300, "float32", "top-k", "gaussian")
-    logits = torch.full((1, 300), -50.0)
-    logits[0, [7, 200, 13]] = torch.tensor([2.0, 1.2, 0.4])
-    (call,) = torch_sort(cell, metadata_of(replace(cell, seeded=False), CPU))
-    counts = torch.bincount(torch.cat([call.draw(logits) for _ in range(4000)]), minlength=300)
-    expected = 4000 * (logits / 0.8).softmax(-1)[0]
-    assert (counts - expected).abs().max() < 5 * 4000**0.5 / 2
-
-
-@pytest.fixture
-def fake_flashinfer(monkeypatch):
-    """Stand-in for FlashInfer's functions: logs each call and returns the probabilities."""
-    calls = []
-    package, module = types.ModuleType("flashinfer"), types.ModuleType("flashinfer.sampling")
-
-    def note(name, rows=(), options=()):
-        """Make a function of probabilities and a tensor for each of ``rows``, which logs its other arguments."""
-
-        def noted(probs, **given):
-            assert list(given) == [*rows, *options]
-            calls.append((name, [_kind(given[row]) for row in rows], *(given[option] for option in options)))
-            return probs
-
-        first = inspect.Parameter("probs", inspect.Parameter.POSITIONAL_ONLY)
-        named = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in (*rows, *options)]
-        noted.__signature__ = inspect.Signature([first, *named])
-        return noted
-
-    def softmax(logits, temperature):
-        calls.append("softmax")
-        return (logits / temperature[:, None]).softmax(-1)
-
-    def install(*, takes_seed=True, fused=True):
-        seed = ("seed", "offset") if takes_seed else ()
-        module.softmax = softmax
-        for name, rows in (
-            ("sampling", ()),
-            ("top_p_sampling", ("top_p",)),
-            ("top_k_sampling", ("top_k",)),
-            ("top_k_top_p_sampling", ("top_k", "top_p")),
-            ("min_p_sampling", ("min_p",)),
+    def __init__(self, patch, *, seed=("seed", "offset"), fused=True):
+        self.calls = []
+        package, module = types.ModuleType("flashinfer"), types.ModuleType("flashinfer.sampling")
+        patch.setitem(sys.modules, "flashinfer", package)
+        patch.setitem(sys.modules, "flashinfer.sampling", module)
+        for name in (
+            *("top_k_mask_logits", "top_k_renorm_probs", "top_p_renorm_probs"),
+            *("sampling_from_logits", "sampling_from_probs", "chain_speculative_sampling"),
+            *(f"{name}_sampling_from_probs" for name in ("top_k", "top_p", "top_k_top_p", "min_p")),
         ):
-            setattr(module, f"{name}_from_probs", note(name, rows, seed))
-        module.sampling_from_logits = note("from_logits", (), seed)
-        for name, rows in (("top_k_renorm_probs", "top_k"), ("top_p_renorm_probs", "top_p")):
-            setattr(module, name, note(name, (rows,)))
-        module.top_k_mask_logits = note("top_k_mask_logits", ("top_k",))
+            self._add(module, name, *(seed if "sampling" in name else ()))
+        self._add(module, "softmax", "temperature")
         if fused:
-            options = ("top_k_max", "philox_seed", "philox_offset")
-            package.cake_top_k_top_p_sampling_from_probs = note("cake", ("top_k", "top_p"), options)
-        monkeypatch.setitem(sys.modules, "flashinfer", package)
-        monkeypatch.setitem(sys.modules, "flashinfer.sampling", module)
-        return calls
+            self._add(package, FUSED, "top_k_max", "philox_seed", "philox_offset")
 
-    return install
+    def _add(self, module, name, *options):
+        def function(*values, **given):
+            self.calls.append((name, values, given))
+            assert set(given) == {*parameters, *options}, name
+            for parameter in parameters:
+                dtype, value = FILTERS_OF_A_ROW[parameter]
+                rows = given[parameter]
+                if isinstance(rows, torch.Tensor):
+                    assert (rows.dtype, rows.shape) == (dtype, values[0].shape[:1]), name
+                    assert (rows - value).abs().min() < 1e-6, name
+                else:
+                    assert (name, rows) == (FUSED, 1.0)
+            if name == "softmax":
+                return (values[0].float() / given["temperature"][:, None]).softmax(-1)
+            return values[0]
 
+        parameters = [parameter for parameter in FILTERS_OF_A_ROW if parameter in name]
+        named = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in (*parameters, *options)]
+        function.__signature__ = inspect.Signature(named)
+        setattr(module, name, function)
 
-def _kind(value):
-    return value.dtype if isinstance(value, torch.Tensor) else value
-
-
-def drawn_by_flashinfer(calls, filters):
-    """Map each way to its calls, for logits [5, 300]."""
-    cell, found = cell_of(filters), {}
-    for call in flashinfer_draw(cell, metadata_of(cell, CPU)):
-        call.draw(torch.zeros(5, 300))
-        found[call.way] = (*calls, call.graph_safe)
-        calls.clear()
-    return found
-
-
-F, K = torch.float32, torch.int32
-
-
-@pytest.mark.parametrize(
-    ("filters", "called"),
-    [
-        (
-            "none",
-            {
-                "softmax, sampling_from_probs": ("softmax", ("sampling", [], 1, 0)),
-                "division by T, sampling_from_logits": (("from_logits", [], 1, 0),),
-            },
-        ),
-        (
-            "top-k",
-            {
-                "softmax, top_k_sampling_from_probs": ("softmax", ("top_k_sampling", [K], 1, 0)),
-                "top_k_mask_logits, softmax, sampling_from_probs": (
-                    ("top_k_mask_logits", [K]),
-                    "softmax",
-                    ("sampling", [], 1, 0),
-                ),
-                "softmax, cake_top_k_top_p_sampling_from_probs": ("softmax", ("cake", [K, 1.0], 50, 1, 0)),
-            },
-        ),
-        (
-            "top-p",
-            {
-                "softmax, top_p_sampling_from_probs": ("softmax", ("top_p_sampling", [F], 1, 0)),
-                "softmax, top_p_renorm_probs, sampling_from_probs": (
-                    "softmax",
-                    ("top_p_renorm_probs", [F]),
-                    ("sampling", [], 1, 0),
-                ),
-            },
-        ),
-        (
-            "both",
-            {
-                "softmax, top_k_top_p_sampling_from_probs": (
-                    "softmax",
-                    ("top_k_top_p_sampling", [K, F], 1, 0),
-                ),
-                "top_k_mask_logits, softmax, top_p_sampling_from_probs": (
-                    ("top_k_mask_logits", [K]),
-                    "softmax",
-                    ("top_p_sampling", [F], 1, 0),
-                ),
-                "softmax, cake_top_k_top_p_sampling_from_probs": ("softmax", ("cake", [K, F], 50, 1, 0)),
-            },
-        ),
-        ("min-p", {"softmax, min_p_sampling_from_probs": ("softmax", ("min_p_sampling", [F], 1, 0))}),
-        (
-            "mixed",
-            {
-                "softmax, top_k_renorm_probs, top_p_renorm_probs, min_p_sampling_from_probs": (
-                    "softmax",
-                    ("top_k_renorm_probs", [K]),
-                    ("top_p_renorm_probs", [F]),
-                    ("min_p_sampling", [F], 1, 0),
-                )
-            },
-        ),
-    ],
-)
-def test_every_way_of_flashinfer_to_draw_for_the_filters_is_called(fake_flashinfer, filters, called):
-    found = drawn_by_flashinfer(fake_flashinfer(), filters)
-    assert found == {way: (*steps, True) for way, steps in called.items()}
+    def drawn(self, cell, name="flashinfer-direct"):
+        """Yield each way to serve a cell: the call, the names of the functions that it calls, and their arguments."""
+        bench, (logits,) = operations.get(cell.operation), make_inputs(cell, CPU, 1)
+        for call in bench.baselines()[name](cell, bench.arguments(cell, CPU)):
+            self.calls.clear()
+            call.draw(logits)
+            yield call, [name for name, *_ in self.calls], [*self.calls]
 
 
-def test_a_flashinfer_without_the_fused_sampler_has_the_remaining_ways(fake_flashinfer):
-    found = drawn_by_flashinfer(fake_flashinfer(fused=False), "both")
-    assert list(found) == [
-        "softmax, top_k_top_p_sampling_from_probs",
-        "top_k_mask_logits, softmax, top_p_sampling_from_probs",
-    ]
+class TestFlashInfer:
+    @pytest.mark.parametrize(
+        ("cell", "filters", "ways"),
+        [
+            (CELL, "none", 2),
+            (CELL, "top-k", 3),
+            (CELL, "top-p", 2),
+            (CELL, "both", 3),
+            (CELL, "min-p", 1),
+            (CELL, "mixed", 1),
+            (VERIFIED, "none", 1),
+            (VERIFIED, "top-k", 2),
+            (VERIFIED, "top-p", 1),
+            (VERIFIED, "both", 2),
+        ],
+        ids=str,
+    )
+    def test_each_way_applies_every_filter_of_the_rows_once_and_draws_in_a_graph(
+        self, monkeypatch, cell, filters, ways
+    ):
+        cell = replace(cell, filters=filters)
+        asked = [
+            name
+            for name, (_, value) in FILTERS_OF_A_ROW.items()
+            if any(getattr(r, name) == value for r in cell.requests)
+        ]
+        found = [*FlashInfer(monkeypatch).drawn(cell)]
+        assert len({call.way for call, *_ in found}) == len(found) == ways
+        for call, names, calls in found:
+            given = [(name, value) for *_, options in calls for name, value in options.items()]
+            assert sorted(
+                name for name, value in given if name in asked and isinstance(value, torch.Tensor)
+            ) == sorted(asked)
+            assert [step for step in call.way.split(", ") if step != "division by T"] == names
+            assert (call.graph_safe, "sampling" in names[-1]) == (True, True)
+            fused = {"top_k_max": 50, "philox_seed": 1, "philox_offset": 0}
+            expected = fused if names[-1] == FUSED else {"seed": 1, "offset": 0}
+            assert {name: value for name, value in given if name in expected} == expected
 
+    def test_logits_are_divided_by_the_temperature_and_the_chain_gets_both_distributions(self, monkeypatch):
+        _, divided = FlashInfer(monkeypatch).drawn(replace(CELL, filters="none"))
+        (_, (logits,), _), *_ = divided[2]
+        assert torch.allclose(logits, make_inputs(CELL, CPU, 1)[0] / 0.8)
+        for _, _, calls in FlashInfer(monkeypatch).drawn(replace(VERIFIED, filters="none")):
+            draft, ids, target = calls[-1][1]
+            probs = (make_inputs(VERIFIED, CPU, 1)[0] / 0.8).softmax(-1)
+            assert torch.allclose(target, probs[:15].view(3, 5, 300))
+            assert torch.allclose(draft, probs[15:].view(3, 4, 300))
+            assert torch.equal(ids, draft_ids(VERIFIED, CPU).view(3, 4).int())
 
-def test_ways_without_the_fused_sampler_compile_nothing_for_a_shape(fake_flashinfer):
-    fake_flashinfer()
-    cell = cell_of("both")
-    calls = BENCH.baselines()["flashinfer-unfused"](cell, metadata_of(cell, CPU))
-    assert [call.way for call in calls] == [
-        "softmax, top_k_top_p_sampling_from_probs",
-        "top_k_mask_logits, softmax, top_p_sampling_from_probs",
-    ]
+    @pytest.mark.parametrize(("name", "fused"), [("flashinfer-unfused", True), ("flashinfer-direct", False)])
+    def test_without_the_fused_sampler_the_other_ways_remain(self, monkeypatch, name, fused):
+        found = [*FlashInfer(monkeypatch, fused=fused).drawn(CELL, name)]
+        assert len(found) == 2
+        assert all(FUSED not in names for _, names, _ in found)
 
+    @pytest.mark.parametrize("cell", [replace(CELL, filters="top-p"), VERIFIED], ids=str)
+    def test_a_version_without_a_seed_stays_out_of_graphs(self, monkeypatch, cell):
+        assert not any(call.graph_safe for call, *_ in FlashInfer(monkeypatch, seed=()).drawn(cell))
 
-def test_a_flashinfer_without_a_seed_stays_out_of_graphs(fake_flashinfer):
-    found = drawn_by_flashinfer(fake_flashinfer(takes_seed=False), "top-p")
-    assert list(found.values()) == [
-        ("softmax", ("top_p_sampling", [F]), False),
-        ("softmax", ("top_p_renorm_probs", [F]), ("sampling", []), False),
-    ]
-
-
-def test_no_baseline_has_the_name_of_a_sampler():
-    from tokendraw.backends.resolution.admission import FIRST_PARTY
-
-    assert not {baseline.name for baseline in BASELINES} & set(FIRST_PARTY)
+    @pytest.mark.parametrize(
+        ("cell", "part"),
+        [
+            (COUPLED, "the mode coupled"),
+            (replace(VERIFIED, filters="min-p"), "min_p per row"),
+            (replace(VERIFIED, filters="mixed", batch=5), "min_p per row"),
+        ],
+        ids=str,
+    )
+    def test_modes_and_filters_beyond_the_chain_are_not_timed(self, monkeypatch, cell, part):
+        with pytest.raises(SamplerUnavailableError, match=f"^it does not serve {part}$"):
+            [*FlashInfer(monkeypatch).drawn(cell)]

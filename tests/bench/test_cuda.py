@@ -1,4 +1,4 @@
-"""``tokendraw bench`` on CUDA: graphs over buffers in rotation, calls outside of graphs, the read."""
+"""``tokendraw bench`` on CUDA: graphs over buffers in rotation, calls outside of graphs, the read, memory."""
 
 import functools
 import json
@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from command_line import call
-from tokendraw_bench import floor, operations
+from tokendraw_bench import floor
 from tokendraw_bench.baselines import torch_sort
-from tokendraw_bench.cells import FILTERS, KINDS, Cell
+from tokendraw_bench.cells import Cell
 from tokendraw_bench.logits import metadata_of
 from tokendraw_bench.run import make_inputs, timer_for
 from tokendraw_bench.timing import Failure, SamplePlan, TimedCall, Timing
@@ -38,12 +38,17 @@ def test_the_working_set_is_several_times_the_l2(cuda, timer):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_read_is_not_faster_than_any_memory_and_not_slower_than_a_bus(cuda, timer, dtype):
-    cell = Cell(256, 151_936, dtype, "none", "gaussian")
-    buffers = make_inputs(cell, cuda, timer.buffers(256 * 151_936 * getattr(torch, dtype).itemsize))
-    found = timer.time(floor.readers(cuda), buffers)
-    fastest = min(timing.us for timing in found.values())
-    assert 30 < buffers[0].nbytes / fastest / 1e3 < 20_000  # GB/s
+def test_a_read_is_as_fast_as_a_memory_can_be_and_twice_the_bytes_take_about_twice_the_time(
+    cuda, timer, dtype
+):
+    def us(batch):
+        cell = Cell(batch, 151_936, dtype, "none", "flat")
+        found = timer.time(floor.readers(cuda), make_inputs(cell, cuda, timer.buffers(cell.nbytes)))
+        fastest = min(timing.us for timing in found.values())
+        assert 30 < cell.nbytes / fastest / 1e3 < 20_000  # GB/s
+        return fastest
+
+    assert 1.7 < us(1024) / us(512) < 2.3
 
 
 def test_every_read_pass_of_triton_folds_every_word(cuda):
@@ -54,24 +59,6 @@ def test_every_read_pass_of_triton_folds_every_word(cuda):
         if "Triton" in name:
             folded = functools.reduce(operator.xor, reader.draw(logits).tolist())
             assert folded == functools.reduce(operator.xor, words.tolist()), name
-
-
-@pytest.mark.parametrize("filters", [f for f in FILTERS if f != KINDS])
-def test_the_pipeline_of_sorts_is_captured_and_timed_in_graphs(cuda, timer, filters):
-    cell = Cell(16, 32_000, "bfloat16", filters, "gaussian")
-    (call_,) = torch_sort(cell, metadata_of(cell, cuda))
-    found = timer.time({"torch-sort": call_}, make_inputs(cell, cuda, 4))["torch-sort"]
-    assert isinstance(found, Timing), found
-    assert found.how == "graph"
-    assert 0 < found.q1_us <= found.us <= found.q3_us < math.inf
-    assert found.host_us > 0
-
-
-def test_a_call_unsafe_in_graphs_is_timed_without_a_graph(cuda, timer):
-    buffers = make_inputs(Cell(4, 32_000, "float32", "none", "flat"), cuda, 2)
-    waits = TimedCall(draw=lambda logits: float(logits.sum()), graph_safe=False)
-    found = timer.time({"waits": waits}, buffers)["waits"]
-    assert (found.how, found.us > 0) == ("eager", True)
 
 
 def raise_when_captured(logits):
@@ -92,7 +79,7 @@ def wait(logits):
     ],
 )
 def test_a_broken_capture_is_a_failure_and_leaves_the_rest_alone(cuda, timer, draw, reason):
-    """Calls with random numbers work in the same turns and in the next."""
+    """Calls with random numbers work in the same turns and in the next; without a graph the broken ones do, too."""
     buffers = make_inputs(Cell(4, 32_000, "float32", "none", "flat"), cuda, 2)
     random = TimedCall(draw=lambda logits: logits.new_empty(100).exponential_())
     for calls in ({"breaks": TimedCall(draw=draw), "random": random}, {"random": random}):
@@ -102,51 +89,24 @@ def test_a_broken_capture_is_a_failure_and_leaves_the_rest_alone(cuda, timer, dr
             assert isinstance(found["breaks"], Failure)
             assert found["breaks"].reason.startswith(reason)
     assert torch.cuda.get_sync_debug_mode() == 0
+    eager = timer.time({"waits": TimedCall(draw=draw, graph_safe=False)}, buffers)["waits"]
+    assert (eager.how, eager.us > 0) == ("eager", True)
 
 
-def test_twice_the_bytes_take_about_twice_the_time(cuda, timer):
-    def us(batch):
-        cell = Cell(batch, 151_936, "float32", "none", "flat")
-        found = timer.time(floor.readers(cuda), make_inputs(cell, cuda, timer.buffers(batch * 151_936 * 4)))
-        return min(timing.us for timing in found.values())
-
-    assert 1.7 < us(512) / us(256) < 2.3
-
-
-OPTIONS = {
-    "sample": (
-        *("--batch", 64, "--vocab-size", 128_256, "--family", "peaked-7", "--repeats", 5),
-        *("--sampler", "native", "--sampler", "torch-sort"),
-    ),
-    "verify": ("--batch", 16, "--vocab-size", 32_000, "--repeats", 5, "--sampler", "native"),
-}
-
-
-@pytest.mark.parametrize("operation", OPTIONS)
-def test_the_command_captures_calls_of_every_operation(operation):
-    result = call("bench", "--op", operation, "--device", "cuda", *OPTIONS[operation], "--json")
-    assert result.exit_code == 0, result.stderr
-    found, floor_name = json.loads(result.stdout), operations.get(operation).floor
-    assert "native" in found["contenders"]
-    for cell in found["cells"]:
-        for name, entry in {floor_name: cell[floor_name], **cell["entries"]}.items():
-            assert (entry["reason"], entry["us"] > 0) == ("", True), name
-            assert (entry["how"], entry["host_us"] > 0) == ("graph", True)
-        assert all(1 < entry["ratio"] < math.inf for entry in cell["entries"].values())
-
-
+@pytest.mark.parametrize("filters", ["none", "mixed"])
 @pytest.mark.parametrize(
-    "plan", [SamplePlan(single=True), SamplePlan(warm=True), SamplePlan(graphs=False)], ids=str
+    "plan", [SamplePlan(), SamplePlan(single=True), SamplePlan(warm=True), SamplePlan(graphs=False)], ids=str
 )
-def test_calls_are_timed_by_every_plan(cuda, plan):
-    cell = Cell(16, 32_000, "bfloat16", "both", "gaussian")
+def test_calls_are_timed_by_every_plan(cuda, plan, filters):
+    cell = Cell(16, 32_000, "bfloat16", filters, "gaussian")
     (call_,) = torch_sort(cell, metadata_of(cell, cuda))
     timer = timer_for(cuda, 5, plan=plan)
     buffers = make_inputs(cell, cuda, timer.buffers(cell.nbytes))
     assert (len(buffers) == 1) == plan.warm
     found = timer.time({"torch-sort": call_}, buffers)["torch-sort"]
     assert isinstance(found, Timing), found
-    assert (found.how == "graph") == plan.graphs
+    assert 0 < found.q1_us <= found.us <= found.q3_us < math.inf
+    assert (found.how == "graph", found.host_us > 0) == (plan.graphs, True)
     assert (found.largest_us is not None) == (found.least_host_us is not None) == plan.single
     assert not plan.single or found.largest_us >= found.q3_us
 
@@ -167,25 +127,29 @@ def test_samples_of_single_calls_take_every_buffer_in_turn(cuda):
     assert counts.min() >= 20  # 60 samples; those of the host are 20 at most, on all three
 
 
-@pytest.mark.parametrize("sweep", ["special-row", "verify-top-k", "row-padding"])
-def test_sweeps_are_timed_on_a_device(sweep):
-    result = call(
-        *("bench", "--preset", "cliffs", "--small", "--sweep", sweep, "--sampler", "native"),
-        *("--repeats", 3, "--device", "cuda", "--json"),
-    )
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--op sample --batch 64 --vocab-size 128256 --family peaked-7 --sampler native --sampler torch-sort",
+        "--op verify --batch 16 --vocab-size 32000 --sampler native --memory",
+        "--op process_logits --batch 16 --vocab-size 32000 --edits penalties --sampler native --sampler torch-dense "
+        "--memory",
+        *(
+            f"--preset cliffs --small --sampler native --sweep {name}"
+            for name in ("special-row", "row-padding")
+        ),
+        "--preset cliffs --small --sampler native --sweep verify-top-k --memory",
+    ],
+)
+def test_the_command_captures_calls_of_every_operation(options):
+    result = call("bench", *options.split(), "--device", "cuda", "--repeats", 5, "--json")
     assert result.exit_code == 0, result.stderr
-    (report,) = json.loads(result.stdout)["sweeps"]
-    for cell in report["cells"]:
-        entry = cell["entries"]["native"]
-        assert (entry["reason"], entry["largest_us"] >= entry["us"] > 0) == ("", True)
-
-
-def test_extra_memory_of_edits_is_measured():
-    result = call(
-        "bench", "--op", "process_logits", "--device", "cuda", "--batch", 16, "--vocab-size", 32_000,
-        "--edits", "penalties", "--sampler", "native", "--sampler", "torch-dense", "--repeats", 3, "--memory", "--json",
-    )  # fmt: skip
-    assert result.exit_code == 0, result.stderr
-    (cell,) = json.loads(result.stdout)["cells"]
-    for name, entry in cell["entries"].items():
-        assert (entry["reason"], entry["us"] > 0, entry["extra_memory"] >= 0) == ("", True, True), name
+    found = json.loads(result.stdout)
+    for cell in (cell for run in found.get("sweeps", [found]) for cell in run["cells"]):
+        for name, entry in {"read": cell["read"], **cell["entries"]}.items():
+            assert (entry["reason"], entry["us"] > 0, entry["host_us"] > 0) == ("", True, True), name
+            assert "process_logits" in options or entry["how"] == "graph"
+        for name, entry in cell["entries"].items():
+            assert ("sweeps" in found) == (entry["largest_us"] is not None)
+            assert "--memory" not in options or entry["extra_memory"] >= 0, name
+            assert "--op sample" not in options or 1 < entry["ratio"] < math.inf

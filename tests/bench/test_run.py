@@ -1,4 +1,4 @@
-"""Runs of ``tokendraw bench`` with fake contenders and a fake timer: timed calls, and the printed report."""
+"""Runs of ``tokendraw bench`` with a timer of planted times: what is timed, and what a report says of it."""
 
 from dataclasses import replace
 
@@ -8,16 +8,19 @@ import torch
 from tokendraw import SamplerUnavailableError, TokendrawError
 from tokendraw_bench.cells import Cell
 from tokendraw_bench.contenders import Contender
-from tokendraw_bench.report import BenchReport, CellResult, as_markdown, as_text
+from tokendraw_bench.operation import Preset
+from tokendraw_bench.report import BenchReport, CellResult, header, rows
 from tokendraw_bench.run import run
+from tokendraw_bench.sweeps import Sweep
 from tokendraw_bench.timing import Failure, TimedCall, Timing
 
 CPU = torch.device("cpu")
 SMALL, LARGE = Cell(1, 200, "float32", "none", "peaked-7"), Cell(64, 200, "bfloat16", "both", "flat")
+NO = Failure(reason="no")
 
 
-def timing(us, spread=0.0, *, host_us=None, how="wall clock"):
-    return Timing(us=us, q1_us=us * (1 - spread), q3_us=us * (1 + spread), host_us=host_us, how=how)
+def timing(us, spread=0.0, *, host_us=None, how="wall clock", **more):
+    return Timing(us=us, q1_us=us * (1 - spread), q3_us=us * (1 + spread), host_us=host_us, how=how, **more)
 
 
 class FakeTimer:
@@ -26,7 +29,7 @@ class FakeTimer:
     repeats, method = 15, "by the sun"
 
     def __init__(self, **times):
-        self.times = times
+        self.times = {"sum": 40, "amax": 20, "acme": 50} | times
         self.asked = []
 
     def buffers(self, nbytes):
@@ -34,167 +37,118 @@ class FakeTimer:
 
     def time(self, calls, buffers):
         self.asked.append((list(calls), buffers))
-        return {
-            name: timing(time) if isinstance(time, int) else time
-            for name in calls
-            for time in [self.times[name.removeprefix("read: torch.")]]
-        }
+        times = {name: self.times[name.removeprefix("read: torch.")] for name in calls}
+        return {name: timing(time) if isinstance(time, int) else time for name, time in times.items()}
 
 
-def contender(name, prepare=lambda cell, metadata, logits: (TimedCall(draw=lambda logits: None),)):
+def contender(name, *ways, error=None):
+    """Make a contender whose calls do nothing, or whose preparation raises."""
+
+    def prepare(cell, metadata, logits):
+        if error:
+            raise error
+        return [TimedCall(draw=lambda logits: None, way=way) for way in ways or ("",)]
+
     return Contender(name=name, versions={f"{name}-tokendraw": "1.0"}, prepare=prepare)
 
 
-def raising(error):
-    def prepare(cell, metadata, logits):
-        raise error
-
-    return prepare
-
-
-def test_the_fastest_read_is_the_floor_of_ratios():
-    timer = FakeTimer(sum=40, amax=20, acme=50)
-    (line,) = run([SMALL], [contender("acme")], device=CPU, timer=timer)
-    assert line == CellResult(
-        cell=SMALL,
-        figures={"nucleus": 7.0},
-        buffers=2,
-        floor=timing(20),
-        floor_by="torch.amax",
-        entries={"acme": timing(50)},
-    )
-    assert line.ratio(line.entries["acme"]) == 2.5
-
-
-def test_the_fastest_read_alone_is_timed_again_until_the_logits_change():
-    timer = FakeTimer(sum=40, amax=20, acme=50)
-    cells = [SMALL, replace(SMALL, filters="both"), LARGE]
-    lines = run(cells, [contender("acme")], device=CPU, timer=timer)
-    both = ["read: torch.sum", "read: torch.amax", "acme"]
-    assert [names for names, _ in timer.asked] == [both, both[1:], both]
-    assert {line.floor_by for line in lines} == {"torch.amax"}
-
-
-def test_a_contender_without_the_capability_for_a_cell_has_a_reason_in_place_of_a_time():
-    timer = FakeTimer(sum=40, amax=20, acme=50, late=Failure(reason="RuntimeError: out"))
-    contenders = [
-        contender("picky", raising(SamplerUnavailableError("it does not serve seeded rows"))),
-        contender("broken", raising(RuntimeError("no driver"))),
-        contender("late"),
-        contender("acme"),
-    ]
-    (line,) = run([SMALL], contenders, device=CPU, timer=timer)
-    assert timer.asked[0][0] == ["read: torch.sum", "read: torch.amax", "late", "acme"]
-    assert line.entries == {
-        "picky": Failure(reason="it does not serve seeded rows"),
-        "broken": Failure(reason="RuntimeError: no driver"),
-        "late": Failure(reason="RuntimeError: out"),
-        "acme": timing(50),
-    }
-    assert list(line.entries) == ["picky", "broken", "late", "acme"]
-
-
-def in_ways(*names):
-    return contender(
-        "acme", lambda cell, metadata, logits: [TimedCall(draw=lambda logits: None, way=n) for n in names]
-    )
-
-
-def test_of_several_ways_to_the_same_tokens_the_fastest_counts():
-    timer = FakeTimer(sum=40, amax=20, **{"acme: a": 70, "acme: b": Failure(reason="no"), "acme: c": 50})
-    (line,) = run([SMALL], [in_ways("a", "b", "c")], device=CPU, timer=timer)
-    assert line.entries == {"acme": timing(50)}
-    assert line.ways == {"acme": {"a": timing(70), "b": Failure(reason="no"), "c": timing(50)}}
-    assert line.way("acme") == "c"
-
-
-def test_where_no_way_works_the_entry_is_why_the_first_does_not():
-    timer = FakeTimer(
-        sum=40, amax=20, **{"acme: a": Failure(reason="no"), "acme: b": Failure(reason="nor this")}
-    )
-    (line,) = run([SMALL], [in_ways("a", "b")], device=CPU, timer=timer)
-    assert line.entries == {"acme": Failure(reason="no")}
-    assert line.way("acme") == ""
-
-
-def test_cells_of_equal_logits_share_their_buffers():
-    timer, cells = FakeTimer(sum=1, amax=2), [SMALL, replace(SMALL, filters="both"), LARGE]
-    started = []
-    run(cells, [], device=CPU, timer=timer, starting=started.append)
-    first, second, third = (buffers for _, buffers in timer.asked)
-    assert first is second
-    assert (third[0].shape, third[0].dtype) == ((64, 200), torch.bfloat16)
-    assert started == cells
-
-
-def test_a_contender_gets_the_requests_of_the_cell_with_a_seed_and_a_position_by_row():
-    seen = []
-
-    def prepare(cell, metadata, logits):
-        seen.append(metadata)
-        return (TimedCall(draw=lambda logits: None),)
-
-    for seeded in (True, False):
-        run(
-            [replace(LARGE, seeded=seeded)],
-            [contender("acme", prepare)],
-            device=CPU,
-            timer=FakeTimer(sum=1, amax=2, acme=3),
+class TestRuns:
+    def test_the_fastest_read_is_the_floor_of_ratios_and_timed_alone_until_the_logits_change(self):
+        timer = FakeTimer()
+        cells = [SMALL, replace(SMALL, filters="both", gumbel_dtype="fp64"), LARGE]
+        started = []
+        first, *others = run(cells, [contender("acme")], device=CPU, timer=timer, starting=started.append)
+        assert first == CellResult(
+            cell=SMALL,
+            figures={"nucleus": 7.0},
+            buffers=2,
+            floor=timing(20),
+            floor_by="torch.amax",
+            entries={"acme": timing(50)},
         )
-    with_seeds, without = seen
-    assert with_seeds.facts.all_seeded
-    assert len(set(with_seeds.seed.tolist())) == len(set(with_seeds.positions.tolist())) == 64
-    assert not without.facts.any_seeded
-    assert without.positions is None
-    for metadata in seen:
-        assert (metadata.facts.max_top_k, metadata.facts.any_top_p) == (50, True)
-        assert metadata.temperature.tolist() == [0.8] * 64
+        assert first.ratio(first.entries["acme"]) == 2.5
+        both = ["read: torch.sum", "read: torch.amax", "acme"]
+        assert [names for names, _ in timer.asked] == [both, both[1:], both]
+        assert {line.floor_by for line in others} == {"torch.amax"}
+        assert started == cells
+        buffers, same, large = (buffers for _, buffers in timer.asked)
+        assert buffers is same
+        assert (large[0].shape, large[0].dtype) == ((64, 200), torch.bfloat16)
 
+    def test_a_contender_that_cannot_serve_a_cell_has_a_reason_in_place_of_a_time(self):
+        timer = FakeTimer(late=NO)
+        contenders = [
+            contender("picky", error=SamplerUnavailableError("it does not serve seeded rows")),
+            contender("broken", error=RuntimeError("no driver")),
+            contender("late"),
+            contender("acme"),
+        ]
+        (line,) = run([SMALL], contenders, device=CPU, timer=timer)
+        assert timer.asked[0][0] == ["read: torch.sum", "read: torch.amax", "late", "acme"]
+        assert list(line.entries.items()) == [
+            ("picky", Failure(reason="it does not serve seeded rows")),
+            ("broken", Failure(reason="RuntimeError: no driver")),
+            ("late", NO),
+            ("acme", timing(50)),
+        ]
 
-def test_a_cell_without_a_working_read_is_an_error():
-    timer = FakeTimer(sum=Failure(reason="RuntimeError: no"), amax=Failure(reason="RuntimeError: nor this"))
-    with pytest.raises(TokendrawError) as error:
-        run([SMALL], [], device=CPU, timer=timer)
-    assert str(error.value) == (
-        "1 x 200 float32, none, peaked-7 needs a read that ratios refer to, found none that works: "
-        "torch.sum: RuntimeError: no; torch.amax: RuntimeError: nor this."
+    @pytest.mark.parametrize(
+        ("a", "c", "entry", "way"), [(70, 50, timing(50), "c"), (70, NO, timing(70), "a"), (NO, NO, NO, "")]
     )
+    def test_of_several_ways_to_the_same_tokens_the_fastest_counts(self, a, c, entry, way):
+        timer = FakeTimer(**{"acme: a": a, "acme: b": Failure(reason="nor this"), "acme: c": c})
+        (line,) = run([SMALL], [contender("acme", "a", "b", "c")], device=CPU, timer=timer)
+        assert (line.entries, line.way("acme")) == ({"acme": entry}, way)
+        assert list(line.ways["acme"]) == ["a", "b", "c"]
 
-
-def test_logits_beyond_the_memory_are_an_error_with_their_size():
-    class NoRoom(FakeTimer):
-        def buffers(self, nbytes):
-            raise MemoryError
-
-    cell = Cell(1024, 151_936, "bfloat16", "none", "flat")
-    with pytest.raises(TokendrawError) as error:
-        run([cell], [], device=CPU, timer=NoRoom())
-    assert str(error.value) == (
-        "1024 x 151936 bfloat16, none, flat needs buffers of 311 MB on cpu, found no memory for them. "
-        "Pass a smaller --batch or --vocab-size."
+    @pytest.mark.parametrize(
+        ("cell", "times", "message"),
+        [
+            (
+                SMALL,
+                {"sum": Failure(reason="RuntimeError: no"), "amax": NO},
+                "1 x 200 float32, none, peaked-7 needs a read that ratios refer to, found none that works: "
+                "torch.sum: RuntimeError: no; torch.amax: no.",
+            ),
+            (
+                Cell(1024, 151_936, "bfloat16", "none", "flat"),
+                {"buffers": MemoryError()},
+                "1024 x 151936 bfloat16, none, flat needs buffers of 311 MB on cpu, found no memory for them. "
+                "Pass a smaller --batch or --vocab-size.",
+            ),
+        ],
     )
+    def test_a_cell_that_cannot_be_timed_is_an_error_and_in_a_sweep_a_reason(
+        self, monkeypatch, cell, times, message
+    ):
+        def buffers(timer, nbytes):
+            if error := timer.times.get("buffers"):
+                raise error
+            return 2
+
+        monkeypatch.setattr(FakeTimer, "buffers", buffers)
+        with pytest.raises(TokendrawError) as error:
+            run([cell], [contender("acme")], device=CPU, timer=FakeTimer(**times))
+        assert str(error.value) == message
+        (line,) = run([cell], [contender("acme")], device=CPU, timer=FakeTimer(**times), keeps_going=True)
+        assert rows(report(line, contenders=("acme",)))[0][-2:] == ["-", "-"]
+        assert line.floor == line.entries["acme"] == Failure(reason=message)
 
 
-def line(cell, read, entries, by="amax", nucleus=7.0, ways=None):
+def line(cell, read, entries, by="amax", nucleus=7.0, **more):
     return CellResult(
-        cell=cell,
-        figures={"nucleus": nucleus},
-        buffers=2,
-        floor=read,
-        floor_by=by,
-        entries=entries,
-        ways=ways or {},
+        cell=cell, figures={"nucleus": nucleus}, buffers=2, floor=read, floor_by=by, entries=entries, **more
     )
 
 
-def report(*lines, device="cpu", contenders=("acme", "torch-sort"), threads=2):
+def report(*lines, device="cpu", contenders=("acme", "torch-sort")):
     return BenchReport(
         command="tokendraw bench --batch 64",
         device=device,
         host={"cpu": "cpu", "cuda:0": "cuda, NVIDIA H200"}[device],
         method="by the sun",
         repeats=15,
-        threads=threads,
+        threads=2,
         versions={"tokendraw": "0.1.0", "torch": "2.13.0"},
         contenders=contenders,
         lines=lines,
@@ -202,103 +156,126 @@ def report(*lines, device="cpu", contenders=("acme", "torch-sort"), threads=2):
     )
 
 
-REFUSED = Failure(reason="it does not serve seeded rows.")
-ON_A_CPU = report(
-    line(SMALL, timing(10.04), {"acme": REFUSED, "torch-sort": timing(1234.5, 0.051)}),
-    line(LARGE, timing(140.0, 0.2), {"acme": timing(155.2), "torch-sort": timing(14_004.0)}, "sum", 179.6),
-    line(replace(LARGE, filters="none"), timing(7.0), {"acme": REFUSED, "torch-sort": timing(98.0)}),
-)
-ON_A_GPU = report(
-    line(
-        SMALL,
-        timing(3.0, host_us=9.0, how="graph"),
-        {"acme": timing(4.5, host_us=31.25, how="graph"), "torch-sort": Failure(reason="it raised")},
-    ),
-    line(
-        LARGE,
-        timing(30.0, host_us=9.0, how="graph"),
-        {
-            "acme": timing(60.0, host_us=30.0, how="eager"),
-            "torch-sort": timing(45.0, host_us=2000.0, how="graph"),
-        },
-    ),
-    device="cuda:0",
-)
+def of_acme(*cells_and_times, **fields):
+    """Make a report of a single contender on a device, whose read takes a microsecond."""
+    read = timing(1.0, host_us=7.0, largest_us=fields.get("largest_us"))
+    lines = [line(cell, read, {"acme": timing(us, how="graph", **fields)}) for cell, us in cells_and_times]
+    return report(*lines, device="cuda:0", contenders=("acme",))
 
 
-def test_the_table_has_a_row_a_cell_with_ratios_and_large_spreads():
-    assert as_text(ON_A_CPU) == [
-        "batch  vocabulary  dtype     filters  logits    nucleus      read us        acme us      torch-sort us",
-        "    1         200  float32   none     peaked-7        7         10.0              -  1,234 (123x) ±5 %",
-        "   64         200  bfloat16  both     flat          180  140.0 ±20 %  155.2 (1.11x)      14,004 (100x)",
-        "   64         200  bfloat16  none     flat            7          7.0              -       98.0 (14.0x)",
-    ]
-
-
-def test_on_a_device_the_host_has_separate_columns():
-    facts = [row[:64] for row in as_text(ON_A_GPU)]
-    times = [row[64:] for row in as_text(ON_A_GPU)]
-    assert facts == [
-        "batch  vocabulary  dtype     filters  logits    nucleus  read us",
-        "    1         200  float32   none     peaked-7        7      3.0",
-        "   64         200  bfloat16  both     flat            7     30.0",
-    ]
-    assert times == [
-        "       acme us  host us  torch-sort us  host us",
-        "   4.5 (1.50x)     31.2              -        -",
-        "  60.0 (2.00x)     30.0   45.0 (1.50x)    2,000",
-    ]
-
-
-def test_the_head_names_machine_and_versions_and_the_notes_the_reasons_of_dashes():
-    assert ON_A_CPU.head == [
-        "cpu, 2 threads, OMP_WAIT_POLICY unset: tokendraw 0.1.0, torch 2.13.0.",
-        "T = 0.8, k = 50, p = 0.9, min-p = 0.05; seeded rows, float32 noise. Medians of 15, in turns; by the sun. In "
-        "brackets the ratio to the read; ± half the distance of the quartiles, where it is over 5 %.",
-    ]
-    assert ON_A_CPU.notes == [
-        "The read is the fastest of several: amax and sum.",
-        "acme: it does not serve seeded rows (2 of 3 cells).",
-    ]
-    assert ON_A_GPU.head[0] == "cuda, NVIDIA H200: tokendraw 0.1.0, torch 2.13.0."
-    assert ON_A_GPU.notes == [
-        "The read is the fastest of several: amax.",
-        "torch-sort: it raised (1 of 2 cells).",
-        "Not in a graph, so that the time may be the host's: acme.",
-    ]
-
-
-def test_the_notes_name_the_fastest_and_the_failed_ways():
-    a, b, no = timing(20.0), timing(15.0), Failure(reason="no nvcc")
-    lines = [
-        line(SMALL, timing(10.0), {"acme": best}, ways={"acme": {"softmax, a": a, "b": other}})
-        for best, other in ((b, b), (a, no), (a, no))
-    ]
-    assert report(*lines, contenders=("acme",)).notes == [
-        "The read is the fastest of several: amax.",
-        "acme is the fastest of several: b; softmax, a.",
-        "acme by b: no nvcc (2 of 3 cells).",
-    ]
-
-
-def test_the_file_has_the_command_the_head_the_table_and_the_notes():
-    assert as_markdown(replace(ON_A_CPU, lines=ON_A_CPU.lines[:2])) == (
-        "`tokendraw bench --batch 64`\n"
-        "\n"
-        f"{' '.join(ON_A_CPU.head)}\n"
-        "\n"
-        "| batch | vocabulary | dtype | filters | logits | nucleus | read us | acme us | torch-sort us |\n"
-        "| --: | --: | --- | --- | --- | --: | --: | --: | --: |\n"
-        "| 1 | 200 | float32 | none | peaked-7 | 7 | 10.0 | - | 1,234 (123x) ±5 % |\n"
-        "| 64 | 200 | bfloat16 | both | flat | 180 | 140.0 ±20 % | 155.2 (1.11x) | 14,004 (100x) |\n"
-        "\n"
-        "* The read is the fastest of several: amax and sum.\n"
-        "* acme: it does not serve seeded rows (1 of 2 cells).\n"
+class TestReports:
+    @pytest.mark.parametrize(
+        ("read", "entry", "texts"),
+        [
+            (timing(10.04), timing(1234.5, 0.051), ["10.0", "1,234 (123x) ±5 %"]),
+            (timing(140.0, 0.2), timing(155.2), ["140.0 ±20 %", "155.2 (1.11x)"]),
+            (timing(7.0), timing(98.0), ["7.0", "98.0 (14.0x)"]),
+            (timing(7.0, host_us=9.0), timing(2000.0, host_us=31.25), ["7.0", "2,000 (286x)", "31.2"]),
+            (timing(0.0), timing(5.0), ["0.0", "5.0 (nanx)"]),
+            (timing(1.0), NO, ["1.0", "-"]),
+        ],
     )
+    def test_times_have_their_ratio_large_spreads_and_the_host_of_a_device(self, read, entry, texts):
+        found = report(line(LARGE, read, {"acme": entry}, nucleus=179.6), contenders=("acme",))
+        facts = ["64", "200", "bfloat16", "both", "flat", "180"]
+        assert rows(found) == [[*facts, *texts]]
+        assert header(found)[6:] == ["read us", "acme us", "host us"][: len(texts)]
 
+    def test_the_notes_give_the_reasons_of_dashes_and_name_what_is_in_no_graph(self):
+        refused, eager = Failure(reason="it does not serve seeded rows."), timing(60.0, how="eager")
+        lines = [
+            line(SMALL, timing(3.0), {"acme": refused, "torch-sort": eager}),
+            line(LARGE, timing(3.0), {"acme": refused, "torch-sort": timing(4.0, how="graph")}, by="sum"),
+            line(LARGE, timing(3.0), {"acme": timing(4.0, how="graph"), "torch-sort": eager}),
+        ]
+        found = report(*lines, device="cuda:0")
+        assert found.head[0] == "cuda, NVIDIA H200: tokendraw 0.1.0, torch 2.13.0."
+        assert found.notes == [
+            "The read is the fastest of several: amax and sum.",
+            "acme: it does not serve seeded rows (2 of 3 cells).",
+            "Not in a graph, so that the time may be the host's: torch-sort.",
+        ]
 
-def test_a_report_without_a_single_time_says_so():
-    assert ON_A_CPU.has_times
-    assert not replace(
-        ON_A_CPU, lines=(line(SMALL, timing(1.0), {"acme": REFUSED}),), contenders=("acme",)
-    ).has_times
+    def test_the_notes_name_the_fastest_and_the_failed_ways(self):
+        a, b = timing(20.0), timing(15.0)
+        lines = [
+            line(SMALL, timing(10.0), {"acme": best}, ways={"acme": {"softmax, a": a, "b": other}})
+            for best, other in ((b, b), (a, NO), (a, NO))
+        ]
+        assert report(*lines, contenders=("acme",)).notes == [
+            "The read is the fastest of several: amax.",
+            "acme is the fastest of several: b; softmax, a.",
+            "acme by b: no (2 of 3 cells).",
+        ]
+
+    def test_notes_compare_the_slowest_unusual_logits_with_common_logits(self):
+        times = {"peaked-30": 10.0, "gaussian": 20.0, "equal": 30.0, "cauchy": 15.0}
+        found = of_acme(
+            *(
+                (replace(LARGE, family=family, filters=filters), us * factor)
+                for filters, factor in (("both", 1.0), ("none", 2.0))
+                for family, us in times.items()
+            ),
+            (replace(LARGE, filters="top-p"), 5.0),
+        )
+        assert found.notes[1:] == [
+            "acme: the slowest unusual logits take 1.50 times the slowest common ones under the same filters, 3.00 "
+            "times the fastest."
+        ]
+
+    def test_an_optional_axis_and_one_of_a_single_value_have_a_column_where_cells_deviate(self):
+        constant, swept = (
+            of_acme((LARGE, 2.0)),
+            of_acme((LARGE, 2.0), (replace(LARGE, logprobs=5, top_k=7), 2.0)),
+        )
+        assert not {"logprobs", "top_k"} & set(header(constant))
+        columns = [header(swept).index(name) for name in ("logprobs", "top_k")]
+        assert [[row[column] for column in columns] for row in rows(swept)] == [["none", "50"], ["5", "7"]]
+        assert (constant.as_json()["top_k"], "top_k" in swept.as_json()) == (50, False)
+        assert [cell["top_k"] for cell in swept.as_json()["cells"]] == [50, 7]
+
+    def test_single_calls_show_the_largest_time_and_the_least_host_time(self):
+        single = of_acme((LARGE, 2.0), host_us=30.0, largest_us=3.0, least_host_us=29.0)
+        assert header(single)[-4:] == ["acme us", "largest", "host us", "least host us"]
+        assert rows(single)[0][-4:] == ["2.0 (2.00x)", "3.0 (1.50x)", "30.0", "29.0"]
+        assert single.notes[-1] == "The read keeps the host for 7.0 to 7.0 us."
+
+    @pytest.mark.parametrize(("nbytes", "text"), [(999, "999 B"), (2500, "2.5 KB"), (3_400_000, "3.4 MB")])
+    def test_memory_has_a_column_and_a_key(self, nbytes, text):
+        lines = [replace(one, memory={"acme": nbytes}) for one in of_acme((LARGE, 2.0)).lines]
+        measured = report(*lines, contenders=("acme",))
+        assert (header(measured)[-1], rows(measured)[0][-1]) == ("extra memory", text)
+        assert measured.as_json()["cells"][0]["entries"]["acme"]["extra_memory"] == nbytes
+
+    @pytest.mark.parametrize(
+        ("compares_with_first", "edges"),
+        [
+            (False, [{}, {}, {"acme": 2.25}, {}, {}, {}]),
+            (True, [{}, {}, {"acme": 4.5}, {"acme": 4.55}, {}, {"acme": 49.5}]),
+        ],
+    )
+    def test_an_edge_has_more_than_twice_the_ratio_of_the_cell_before_in_its_series_or_of_the_first(
+        self, compares_with_first, edges
+    ):
+        sweep = Sweep(
+            title="k", fields=("top_k",), parts=(Preset(shapes=()),), compares_with_first=compares_with_first
+        )
+        times = {1: (2.0, 1.0), 2: (4.0, 1.0), 3: (9.0, 1.0), 4: (18.2, 2.0), 5: (None, 1.0), 6: (99.0, 1.0)}
+        lines = [
+            line(
+                replace(LARGE, dtype=dtype, top_k=k), timing(read), {"acme": NO if us is None else timing(us)}
+            )
+            for k, (us, read) in times.items()
+            for dtype in ("float32", "bfloat16")
+        ]
+        marked = sweep.with_edges(lines)
+        assert [one.cell.dtype for one in marked] == ["float32"] * 6 + ["bfloat16"] * 6
+        assert [dict(one.edges) for one in marked] == [pytest.approx(edge) for edge in edges] * 2
+        found = report(*marked[:3], contenders=("acme",))
+        assert header(found)[-2:] == ["acme us", "edge"]
+        assert rows(found)[2][-2:] == ["9.0 (9.00x)", f"acme {edges[2]['acme']:.1f}x"]
+        assert [c["entries"]["acme"]["edge"] for c in found.as_json()["cells"]] == [
+            None,
+            None,
+            edges[2]["acme"],
+        ]

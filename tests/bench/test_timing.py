@@ -1,10 +1,23 @@
-"""Timers of ``tokendraw bench`` on a fake clock: medians, quartiles, turns, and failing calls."""
+"""Timers on a fake clock, the reads that ratios refer to, the memory of a call, and warnings of a busy machine."""
+
+import itertools
+import os
 
 import pytest
 import torch
 
 from tokendraw_bench import floor
-from tokendraw_bench.timing import Failure, TimedCall, Timing, WallTimer, summary
+from tokendraw_bench.timing import (
+    Failure,
+    HostLoad,
+    SamplePlan,
+    TimedCall,
+    Timing,
+    WallTimer,
+    busy,
+    read_host_load,
+    summary,
+)
 
 MICROSECOND = 1e-6
 
@@ -34,106 +47,169 @@ def buffers(count):
     return [torch.tensor([index]) for index in range(count)]
 
 
-def test_a_time_is_the_median_of_the_samples_with_quartiles():
-    clock = Clock()
-    timer = WallTimer(5, clock=clock)
-    warm_up, samples = (9000, 9000), (2000, 6000, 4000, 3000, 5000)
-    found = timer.time({"a": clock.takes("a", *warm_up, *samples)}, buffers(2))
-    assert found["a"] == Timing(
-        us=pytest.approx(4000),
-        q1_us=pytest.approx(3000),
-        q3_us=pytest.approx(5000),
-        host_us=None,
-        how="wall clock",
+class TestTimers:
+    def test_a_time_is_the_median_of_the_samples_with_quartiles(self):
+        clock = Clock()
+        warm_up, samples = (9000, 9000), (2000, 6000, 4000, 3000, 5000)
+        call = clock.takes("a", *warm_up, *samples)
+        found = WallTimer(5, clock=clock).time({"a": call}, buffers(2))["a"]
+        assert (found.us, found.q1_us, found.q3_us) == pytest.approx((4000, 3000, 5000))
+        assert (found.host_us, found.how, found.largest_us) == (None, "wall clock", None)
+        assert found.spread == pytest.approx(0.25)
+
+    def test_contenders_take_turns_and_each_goes_through_the_buffers(self):
+        clock = Clock()
+        WallTimer(2, clock=clock).time({"a": clock.takes("a", 5000), "b": clock.takes("b", 7000)}, buffers(3))
+        assert clock.log == [(name, buffer) for buffer in (0, 1, 2, 0) for name in ("a", "b")]
+
+    def test_fast_calls_are_timed_by_the_millisecond(self):
+        clock = Clock()
+        found = WallTimer(3, clock=clock).time({"a": clock.takes("a", 300)}, buffers(2))
+        assert len(clock.log) == 1 + 4 + 3 * 4  # 4 x 300 us are a millisecond
+        assert found["a"].us == pytest.approx(300)
+
+    def test_a_device_is_waited_for_before_and_after_a_sample(self):
+        clock, waits = Clock(), []
+
+        def synchronize():
+            waits.append(clock.now)
+            clock.now += 2000 * MICROSECOND
+
+        timer = WallTimer(1, clock=clock, synchronize=synchronize)
+        found = timer.time({"a": clock.takes("a", 1000)}, buffers(2))
+        assert len(waits) == 2 * 3
+        assert found["a"].us == pytest.approx(3000)
+
+    @pytest.mark.parametrize("calls_before", [0, 3])
+    def test_a_raising_call_is_a_failure_and_leaves_the_rest_alone(self, calls_before):
+        clock, left = Clock(), [None] * calls_before
+
+        def draw(logits):
+            if not left:
+                raise RuntimeError("no [kernels]\nfor this")
+            left.pop()
+            clock.now += 1
+
+        calls = {"a": TimedCall(draw=draw), "b": clock.takes("b", 2000)}
+        found = WallTimer(5, clock=clock).time(calls, buffers(2))
+        assert found["a"] == Failure(reason="RuntimeError: no [kernels] for this")
+        assert found["b"].us == pytest.approx(2000)
+
+    def test_an_interrupt_is_no_failure(self):
+        def draw(logits):
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            WallTimer(3).time({"a": TimedCall(draw=draw)}, buffers(2))
+
+    def test_a_sample_of_a_single_call_is_renewed_before_and_keeps_the_largest(self):
+        seconds, log = iter(itertools.count()), []
+        renewed = TimedCall(draw=lambda inputs: log.append("draw"), renew=lambda: log.append("renew"))
+        timer = WallTimer(3, clock=lambda: 1e-6 * next(seconds) ** 2, plan=SamplePlan(single=True))
+        found = timer.time({"a": renewed}, [0, 1])["a"]
+        assert log == ["renew", "draw"] * 5
+        assert found.largest_us == pytest.approx(found.q3_us + (found.q3_us - found.us))
+
+    def test_a_single_sample_has_no_spread(self):
+        assert summary([7.0], how="graph", host=[1.0, 2.0, 4.0]) == Timing(
+            us=7.0, q1_us=7.0, q3_us=7.0, host_us=2.0, how="graph"
+        )
+
+    @pytest.mark.parametrize(
+        ("plan", "nbytes", "count", "method"),
+        [
+            (SamplePlan(), 512, 1024, "over buffers of 128 MiB in rotation"),
+            (SamplePlan(), 32 << 20, 4, "over buffers of 128 MiB in rotation"),
+            (SamplePlan(), (32 << 20) - 1, 5, "over buffers of 128 MiB in rotation"),
+            (SamplePlan(), 1 << 30, 2, "over buffers of 128 MiB in rotation"),
+            (SamplePlan(input_sets=60), 1, 60, "over 60 buffers in rotation"),
+            (SamplePlan(warm=True, single=True), 1, 1, "over one buffer, single calls"),
+        ],
     )
-    assert found["a"].spread == pytest.approx(0.25)
+    def test_buffers_make_a_working_set_beyond_every_cache_unless_the_plan_says_otherwise(
+        self, plan, nbytes, count, method
+    ):
+        timer = WallTimer(3, plan=plan)
+        assert (timer.buffers(nbytes), timer.method) == (count, f"wall clock {method}")
 
 
-def test_contenders_take_turns_and_each_goes_through_the_buffers():
-    clock = Clock()
-    WallTimer(2, clock=clock).time({"a": clock.takes("a", 5000), "b": clock.takes("b", 7000)}, buffers(3))
-    assert clock.log == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 0), ("b", 0)]
+class TestFloors:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize("shape", [(4, 64), (3, 7)])
+    def test_the_read_passes_see_every_word_of_the_logits(self, shape, dtype):
+        logits = torch.randn(shape).to(dtype)
+        words = floor.words_of(logits)
+        assert (words.data_ptr(), words.nbytes) == (logits.data_ptr(), logits.nbytes // 4 * 4)
+        readers = floor.readers(torch.device("cpu"))
+        assert list(readers) == ["torch.sum", "torch.amax"]
+        assert readers["torch.amax"].draw(logits) == words.max()
+        assert readers["torch.sum"].draw(logits) == words.sum()
+
+    def test_the_read_of_padded_rows_is_of_the_padding_too_without_a_copy(self):
+        buffer = torch.arange(12.0).view(3, 4)
+        words = floor.words_of(buffer[:, :3])
+        assert (words.data_ptr(), words.tolist()) == (buffer.data_ptr(), list(range(11)))
+
+    def test_a_table_of_times_names_the_call_that_raised(self):
+        timing = summary([2.0], how="wall clock")
+        measured = floor.Measured(read=timing, read_by="sum", calls={"a": timing})
+        assert measured.microseconds() == {"a": 2.0}
+        measured.calls["b"] = Failure(reason="ValueError: top_k")
+        with pytest.raises(RuntimeError, match=r"^b has no time: ValueError: top_k$"):
+            measured.microseconds()
+
+    def test_extra_memory_is_the_peak_beside_inputs_and_result(self):
+        def draw(logits):
+            doubled = logits * 2  # 400 bytes
+            return (doubled + 1)[:, :1].clone()  # 400 bytes more beside a result of 40
+
+        assert floor.extra_memory(draw, torch.zeros(10, 10), torch.device("cpu")) == 800
 
 
-def test_fast_calls_are_timed_by_the_millisecond():
-    clock = Clock()
-    found = WallTimer(3, clock=clock).time({"a": clock.takes("a", 300)}, buffers(2))
-    assert len(clock.log) == 1 + 4 + 3 * 4  # 4 x 300 us are a millisecond
-    assert found["a"].us == pytest.approx(300)
+IDLE, HALF = HostLoad(cores=4, load=0.3), HostLoad(cores=4, load=1.9)
+AT_WORK = "programs were at work on"
+FULL, UNKNOWN = HostLoad(cores=2, load=3.9), HostLoad(cores=2, load=None)
 
 
-def test_a_device_is_waited_for_before_and_after_a_sample():
-    clock, waits = Clock(), []
-
-    def synchronize():
-        waits.append(clock.now)
-        clock.now += 2000 * MICROSECOND
-
-    found = WallTimer(1, clock=clock, synchronize=synchronize).time({"a": clock.takes("a", 1000)}, buffers(2))
-    assert len(waits) == 2 * 3
-    assert found["a"].us == pytest.approx(3000)
-
-
-@pytest.mark.parametrize("calls_before", [0, 3])
-def test_a_raising_call_is_a_failure_and_leaves_the_rest_alone(calls_before):
-    clock, left = Clock(), [None] * calls_before
-
-    def draw(logits):
-        if not left:
-            raise RuntimeError("no [kernels]\nfor this")
-        left.pop()
-        clock.now += 1
-
-    found = WallTimer(5, clock=clock).time(
-        {"a": TimedCall(draw=draw), "b": clock.takes("b", 2000)}, buffers(2)
+class TestBusyMachines:
+    @pytest.mark.parametrize(
+        ("machine", "threads", "spread", "signs", "settings"),
+        [
+            *((machine, 2, 0.09, "", "") for machine in (IDLE, HALF, UNKNOWN, None)),
+            (HALF, 4, 0.09, "", ""),
+            (HALF, 2, 0.2, "", ""),
+            (UNKNOWN, 2, 1.74, "times spread by up to ±174 % (native)", "OMP_NUM_THREADS=1 (2 threads here)"),
+            (IDLE, 1, 0.51, "times spread by up to ±51 % (native)", ""),
+            (FULL, 2, 0.01, f"3.9 {AT_WORK} 2 cores before the run", "OMP_NUM_THREADS=1 (2 threads here)"),
+            (
+                HALF,
+                4,
+                0.2,
+                f"1.9 {AT_WORK} 4 cores before the run, and times spread by up to ±20 % (native)",
+                "OMP_NUM_THREADS=2 (4 threads here)",
+            ),
+            (None, 2, 1.74, "times spread by up to ±174 % (native)", ""),
+        ],
     )
-    assert found["a"] == Failure(reason="RuntimeError: no [kernels] for this")
-    assert found["b"].us == pytest.approx(2000)
+    def test_work_of_others_is_told_of_by_its_signs_with_the_settings_to_change(
+        self, machine, threads, spread, signs, settings
+    ):
+        subject = "The machine" if machine else "The machine or its device"
+        settings = f"{settings} and more" if settings else "more"
+        told = (
+            f"{subject} was busy: {signs}. Repeat it on an idle one, or with {settings} --repeats (15 here)."
+        )
+        found = busy(machine, {"native": spread, "acme": 0.0}, threads=threads, repeats=15)
+        assert found == (told if signs else "")
 
+    @pytest.mark.parametrize(("load", "left"), [(30.0, 0.0), (63.5, 1.5), (None, None)])
+    def test_a_process_on_some_cores_shares_the_load_last(self, monkeypatch, load, left):
+        def getloadavg():
+            if load is None:
+                raise OSError
+            return load, 0.0, 0.0
 
-def test_a_table_of_times_names_the_call_that_raised():
-    timing = Timing(us=2.0, q1_us=1.0, q3_us=3.0, host_us=None, how="wall clock")
-    measured = floor.Measured(read=timing, read_by="sum", calls={"a": timing})
-    assert measured.microseconds() == {"a": 2.0}
-    measured.calls["b"] = Failure(reason="ValueError: top_k")
-    with pytest.raises(RuntimeError, match=r"^b has no time: ValueError: top_k$"):
-        measured.microseconds()
-
-
-def test_an_interrupt_is_no_failure():
-    def draw(logits):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        WallTimer(3).time({"a": TimedCall(draw=draw)}, buffers(2))
-
-
-def test_a_single_sample_has_no_spread():
-    assert summary([7.0], how="graph", host=[1.0, 2.0, 4.0]) == Timing(
-        us=7.0, q1_us=7.0, q3_us=7.0, host_us=2.0, how="graph"
-    )
-
-
-@pytest.mark.parametrize(("nbytes", "count"), [(512, 1024), (32 << 20, 4), ((32 << 20) - 1, 5), (1 << 30, 2)])
-def test_buffers_make_a_working_set_beyond_every_cache(nbytes, count):
-    assert WallTimer(3).buffers(nbytes) == count
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("shape", [(4, 64), (3, 7)])
-def test_the_read_passes_see_every_word_of_the_logits(shape, dtype):
-    logits = torch.randn(shape).to(dtype)
-    words = floor.words_of(logits)
-    assert words.data_ptr() == logits.data_ptr()
-    assert words.nbytes == logits.nbytes // 4 * 4
-    readers = floor.readers(torch.device("cpu"))
-    assert list(readers) == ["torch.sum", "torch.amax"]
-    assert readers["torch.amax"].draw(logits) == words.max()
-    assert readers["torch.sum"].draw(logits) == words.sum()
-
-
-def test_the_read_of_padded_rows_is_of_the_padding_too_without_a_copy():
-    buffer = torch.arange(12.0).view(3, 4)
-    words = floor.words_of(buffer[:, :3])
-    assert words.data_ptr() == buffer.data_ptr()
-    assert words.tolist() == list(range(11))
+        monkeypatch.setattr(os, "cpu_count", lambda: 64)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+        monkeypatch.setattr(os, "getloadavg", getloadavg, raising=False)
+        assert read_host_load() == HostLoad(cores=2, load=left)
