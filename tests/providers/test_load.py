@@ -1,12 +1,25 @@
-"""Loading: built and wrapped samplers, by arguments and settings."""
+"""Loading: what is built and wrapped, by arguments and settings, what is refused, and what is warned of."""
 
 import sys
+import threading
+import warnings
+from pathlib import Path
 
 import pytest
 import torch
 
-from fake_dists import EVERYTHING, place, plugin
+import tokendraw
+from fake_dists import (
+    EVERYTHING,
+    ONE_OF_THE_OPERATIONS,
+    SERVED_BY_NATIVE,
+    faulty,
+    place,
+    plugin,
+    serving_both,
+)
 from tokendraw import (
+    Drafts,
     InvalidParameterError,
     Need,
     SamplerFallbackWarning,
@@ -14,131 +27,194 @@ from tokendraw import (
     SamplingMetadata,
     SamplingParams,
     SettingsError,
+    SettingsWarning,
+    UntestedUpstreamWarning,
     load,
     load_sampler,
 )
 from tokendraw.engines import choose_once
+from tokendraw.providers.resolve import discover_all
 
-
-def built(module):
-    """How often the plugin's build hook ran."""
-    return len(sys.modules[module].BUILT)
+LOGITS = torch.zeros(3, 50)
+SEEDED = SamplingMetadata.from_params([SamplingParams(seed=i) for i in range(3)], positions=[0, 1, 2])
+GREEDY = SamplingMetadata.from_params([SamplingParams(temperature=0.0)] * 3)
+DRAFTS = Drafts.from_lists([[1, 2]])
+NO_GREEDY = EVERYTHING.replace("greedy=True", "greedy=False")
+without_a_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without a GPU")
 
 
 def draw(sampler):
-    logits = torch.tensor([[0.0, 9.0, 1.0], [5.0, 0.0, 0.0]])
-    metadata = SamplingMetadata.from_params([SamplingParams(temperature=0.0)] * 2)
-    return sampler.sample(logits, metadata).token_ids.tolist()
+    logits = torch.tensor([[0.0, 9.0, 1.0], [5.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    return sampler.sample(logits, GREEDY).token_ids.tolist()
 
 
-# What is loaded
+class TestWhatIsLoaded:
+    def test_native_is_loaded_on_the_cpu_and_draws_as_the_providers_of_its_operations_do(self, dists):
+        sampler = load_sampler(device="cpu")
+        assert (sampler.name, sampler.device) == ("native", torch.device("cpu"))
+        assert (sampler.resolution.chosen, sampler.resolution.companion) == ("native", None)
+        assert draw(sampler) == [1, 0, 2]
+        one = load("sample", "native", device="cpu")
+        assert (one.name, one.resolution.operation) == ("native", "sample")
+        assert torch.equal(one.sample(LOGITS, SEEDED).token_ids, sampler.sample(LOGITS, SEEDED).token_ids)
+        other = load("verify", "native", device="cpu", need=Need(vocab_size=50))
+        assert (other.name, other.resolution.need) == ("native", Need(vocab_size=50))
+        found, expected = (each.verify(LOGITS, DRAFTS, SEEDED) for each in (other, sampler))
+        assert torch.equal(found.token_ids, expected.token_ids)
 
+    def test_the_best_plugin_is_built_once_with_the_need_of_the_caller(self, dists):
+        source = plugin("acme", capabilities=EVERYTHING, build="BUILT[-1] = need; return ArgmaxSampler()")
+        module = dists.add_plugin("acme", source)
+        assert draw(load_sampler(device=torch.device("cpu"), need=Need(valid_flag=True))) == [1, 0, 2]
+        load_sampler(device="cpu", logprobs_mode="processed_logprobs", need=Need(valid_flag=True))
+        load_sampler(device="cpu", need=Need(logprobs_mode="processed_logprobs"))
+        assert [
+            Need(valid_flag=True),
+            Need(valid_flag=True, logprobs_mode="processed_logprobs"),
+            Need(logprobs_mode="processed_logprobs"),
+        ] == sys.modules[module].BUILT
 
-def test_native_is_loaded_on_the_cpu_and_draws(dists):
-    sampler = load_sampler(device="cpu")
-    assert (sampler.name, sampler.device) == ("native", torch.device("cpu"))
-    assert sampler.resolution.chosen == "native"
-    assert sampler.resolution.companion is None
-    assert draw(sampler) == [1, 0]
+    def test_the_companion_is_built_too_and_serves_what_the_chosen_one_cannot(self, dists):
+        module = dists.add_plugin("acme", plugin("acme", capabilities=NO_GREEDY))
+        sampler = load_sampler(device="cpu")
+        assert (sampler.name, sampler.resolution.companion) == ("acme", "native")
 
+        def no_rows_please(self, logits, metadata):
+            raise RuntimeError("a row came to acme")
 
-def test_the_best_plugin_is_loaded_and_built_once(dists):
-    module = dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
-    sampler = load_sampler(device=torch.device("cpu"))
-    assert sampler.name == "acme"
-    assert built(module) == 1
-    assert draw(sampler) == [1, 0]
+        sys.modules[module].ArgmaxSampler.sample = no_rows_please
+        assert draw(sampler) == [1, 0, 2]
+        with pytest.warns(SamplerFallbackWarning, match="a row came to acme"):
+            sampler.sample(torch.zeros(1, 3), SamplingMetadata.from_params([SamplingParams()]))
 
+    def test_a_companion_that_fails_its_proof_makes_room_for_the_next(self, dists):
+        dists.add_plugin("acme", plugin("acme", capabilities="dtypes=('float32',)"))
+        beta = plugin("beta", priority=40, capabilities=EVERYTHING, build="raise OSError('no driver')")
+        dists.add_plugin("beta", beta)
+        sampler = load_sampler(device="cpu")
+        assert (sampler.name, sampler.resolution.companion) == ("acme", "native")
+        reasons = {d.name: d.reason for d in sampler.resolution.decisions}
+        assert reasons["beta"] == f"tokendraw_build raised OSError: no driver {place(beta, 'driver', 'beta')}"
 
-def test_the_companion_is_built_too_and_serves_what_the_chosen_one_cannot(dists):
-    capabilities = EVERYTHING.replace("greedy=True", "greedy=False")
-    module = dists.add_plugin("acme", plugin("acme", capabilities=capabilities))
-    sampler = load_sampler(device="cpu")
-    assert (sampler.name, sampler.resolution.companion) == ("acme", "native")
-
-    def no_rows_please(self, logits, metadata):
-        raise RuntimeError("a row came to acme")
-
-    sys.modules[module].ArgmaxSampler.sample = no_rows_please
-    assert draw(sampler) == [1, 0]
-    with pytest.warns(SamplerFallbackWarning, match="a row came to acme"):
-        sampler.sample(torch.zeros(1, 3), SamplingMetadata.from_params([SamplingParams()]))
-
-
-def test_a_companion_that_fails_its_proof_makes_room_for_the_next(dists):
-    dists.add_plugin("acme", plugin("acme", capabilities="dtypes=('float32',)"))
-    beta = plugin("beta", priority=40, capabilities=EVERYTHING, build="raise OSError('no driver')")
-    dists.add_plugin("beta", beta)
-    sampler = load_sampler(device="cpu")
-    assert (sampler.name, sampler.resolution.companion) == ("acme", "native")
-    reasons = {d.name: d.reason for d in sampler.resolution.decisions}
-    assert reasons["beta"] == f"tokendraw_build raised OSError: no driver {place(beta, 'driver', 'beta')}"
-
-
-def test_the_need_reaches_the_build_hook(dists):
-    source = plugin("acme", capabilities=EVERYTHING, build="BUILT[-1] = need; return ArgmaxSampler()")
-    module = dists.add_plugin("acme", source)
-    load_sampler(device="cpu", need=Need(valid_flag=True))
-    load_sampler(device="cpu", logprobs_mode="processed_logprobs", need=Need(valid_flag=True))
-    load_sampler(device="cpu", need=Need(logprobs_mode="processed_logprobs"))
-    assert [
-        Need(valid_flag=True),
-        Need(valid_flag=True, logprobs_mode="processed_logprobs"),
-        Need(logprobs_mode="processed_logprobs"),
-    ] == sys.modules[module].BUILT
-
-
-def test_the_processed_logprobs_that_were_asked_for_decide_the_default_choice(dists):
-    dists.add_plugin("acme", plugin("acme", capabilities="logprobs_modes=('raw_logprobs',)"))
-    with pytest.warns(SamplerFallbackWarning, match="needs processed_logits, found raw_logprobs"):
-        sampler = load_sampler(device="cpu", logprobs_mode="processed_logits")
-    assert sampler.name == "native"
-
-
-@pytest.mark.gpu
-def test_the_accelerator_is_the_default_device():
-    sampler = load_sampler("native")
-    assert sampler.device == torch.device("cuda", torch.cuda.current_device())
-
-
-@pytest.mark.gpu
-def test_the_proof_draw_leaves_the_random_state_of_the_gpu_alone():
-    torch.cuda.manual_seed(7)
-    before = torch.cuda.get_rng_state()
-    load_sampler("native", device="cuda")
-    assert torch.equal(torch.cuda.get_rng_state(), before)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without a GPU")
-def test_the_cpu_is_the_default_device_where_there_is_no_accelerator(dists):
-    assert load_sampler().device == torch.device("cpu")
-
-
-# Arguments that are refused
-
-
-def test_a_sampler_that_is_no_name_is_a_type_error():
-    with pytest.raises(TypeError) as error:
-        load_sampler(3)
-    assert str(error.value) == "'sampler' needs a plugin's name or None, found int. Pass a str."
-
-
-def test_an_unknown_logprobs_mode_lists_the_five():
-    with pytest.raises(ValueError, match="logprobs_mode") as error:
-        load_sampler(logprobs_mode="raw")
-    assert isinstance(error.value, InvalidParameterError)
-    assert str(error.value) == (
-        "'logprobs_mode' needs raw_logprobs, raw_logits, processed_logprobs, processed_logits or "
-        "temperature_logprobs, found 'raw'. Pass one of these."
+    @pytest.mark.parametrize(
+        ("operations", "act", "built"),
+        [
+            (("sample",), lambda sampler: sampler.sample(LOGITS, SEEDED), ["sample"]),
+            (("sample",), lambda sampler: sampler.verify(LOGITS, DRAFTS, SEEDED), ["sample", "verify"]),
+            (
+                ("sample",),
+                lambda sampler: sampler.warmup(50, dtypes=[torch.float32], max_drafts=2),
+                ["sample", "verify"],
+            ),
+            (("sample", "verify"), lambda sampler: sampler.name, ["sample", "verify"]),
+        ],
+        ids=["sample", "verify", "a warmup with drafts", "at load"],
     )
+    def test_an_operation_is_built_at_load_or_first_use_after_one_discovery(
+        self, dists, operations, act, built
+    ):
+        module = dists.add_plugin("acme", serving_both())
+        sampler = load_sampler(device="cpu", operations=operations)
+        acme = sys.modules[module]
+        assert ([1], list(operations)) == (acme.DESCRIBED, acme.PROBED)
+        for _ in range(2):
+            act(sampler)
+        assert (built, built) == (acme.BUILT, acme.PROBED)
+        assert len(acme.DESCRIBED) == 1 + (len(built) > len(operations))
+
+    def test_every_operation_is_discovered_at_once(self, dists):
+        module = dists.add_plugin("acme", serving_both())
+        found = discover_all()
+        assert {operation: len(candidates) for operation, candidates in found.items()} == dict.fromkeys(
+            SERVED_BY_NATIVE, 2
+        )
+        assert (sys.modules[module].DESCRIBED, sys.modules[module].PROBED) == ([1], ["sample", "verify"])
+        assert found["sample"] == tokendraw.discover()
+
+    def test_the_argument_goes_before_the_variable_and_the_variable_before_the_file(
+        self, dists, tmp_path, monkeypatch
+    ):
+        for name in ("acme", "beta"):
+            dists.add_plugin(name, plugin(name, priority=-5, capabilities=EVERYTHING))
+        path = tmp_path / "config.toml"
+        path.write_text('sampler = "acme"', encoding="utf-8")
+        assert load_sampler(device="cpu").name == "native"
+        monkeypatch.setenv("TOKENDRAW_CONFIG", str(path))
+        assert load_sampler(device="cpu").resolution.choice.source == str(path)
+        monkeypatch.setenv("TOKENDRAW_SAMPLER", "beta")
+        assert load_sampler(device="cpu").name == "beta"
+        assert load_sampler("native", device="cpu").name == "native"
+
+    @without_a_gpu
+    def test_without_an_accelerator_the_cpu_is_the_default_and_a_gpu_is_refused_before_any_plugin_is_loaded(
+        self, dists
+    ):
+        module = dists.add_plugin("acme", plugin("acme"))
+        with pytest.raises(SamplerUnavailableError, match="'cuda' needs a CUDA or ROCm device"):
+            load_sampler(device="cuda")
+        assert module not in sys.modules
+        assert load_sampler().device == torch.device("cpu")
+
+    @pytest.mark.gpu
+    def test_the_accelerator_is_the_default_device_and_its_random_state_is_left_alone(self):
+        torch.cuda.manual_seed(7)
+        before = torch.cuda.get_rng_state()
+        assert load_sampler("native").device == torch.device("cuda", torch.cuda.current_device())
+        assert torch.equal(torch.cuda.get_rng_state(), before)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without a GPU")
-def test_a_gpu_that_is_not_there_is_refused_before_any_plugin_is_loaded(dists):
-    module = dists.add_plugin("acme", plugin("acme"))
-    with pytest.raises(SamplerUnavailableError, match="'cuda' needs a CUDA or ROCm device"):
-        load_sampler(device="cuda")
-    assert module not in sys.modules
+MODES = "raw_logprobs, raw_logits, processed_logprobs, processed_logits or temperature_logprobs"
+REFUSED = [
+    (TypeError, lambda: load_sampler(3), "'sampler' needs a plugin's name or None, found int. Pass a str."),
+    (TypeError, lambda: load("sample", 3), "'plugin' needs a plugin's name or None, found int. Pass a str."),
+    (
+        InvalidParameterError,
+        lambda: load_sampler(logprobs_mode="raw"),
+        f"'logprobs_mode' needs {MODES}, found 'raw'. Pass one of these.",
+    ),
+    (
+        InvalidParameterError,
+        lambda: load_sampler(device="cpu", operations="verify"),
+        "'operations' needs a sequence of names, found 'verify'. Pass ('verify',).",
+    ),
+    *(
+        (
+            InvalidParameterError,
+            lambda name=name: load_sampler(device="cpu", operations=("sample", name)),
+            f"'operation' needs {ONE_OF_THE_OPERATIONS}, found {name!r}. Pass one of these.",
+        )
+        for name in ("paint", 3)
+    ),
+    *(
+        (
+            InvalidParameterError,
+            lambda names=names: load_sampler({"sample": names}, device="cpu"),
+            f"'sampler' needs one to three names for 'sample', found {names!r}. Pass 'choices' of a loaded sampler.",
+        )
+        for names in ("native", (), ("native",) * 4, (1,))
+    ),
+    (
+        SamplerUnavailableError,
+        lambda: load("verify", "natve", device="cpu"),
+        "'natve', asked for by the argument plugin=, cannot serve the operation 'verify' on cpu: no plugin of that "
+        "name is installed, the nearest installed name is 'native'. Available here: native. Leave out plugin= to let "
+        "tokendraw choose.",
+    ),
+    (
+        SamplerUnavailableError,
+        lambda: load_sampler("acme", device="cpu", operations=("sample", "verify")),
+        "'acme', asked for by the argument sampler=, cannot serve the operation 'verify' on cpu: needs the operation "
+        "verify, found sample. Available here: native. Leave out sampler= to let tokendraw choose.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "call", "message"), REFUSED, ids=range(len(REFUSED)))
+def test_what_cannot_be_loaded_is_refused(dists, kind, call, message):
+    dists.add_plugin("acme", plugin("acme", priority=-1, capabilities=EVERYTHING))
+    with pytest.raises(kind) as error:
+        call()
+    assert str(error.value) == message
 
 
 def test_malformed_settings_are_refused(dists, monkeypatch):
@@ -147,102 +223,203 @@ def test_malformed_settings_are_refused(dists, monkeypatch):
         load_sampler(device="cpu")
 
 
-# Settings that choose
-
-
-def test_the_argument_goes_before_the_variable_and_the_variable_before_the_file(dists, tmp_path, monkeypatch):
-    for name in ("acme", "beta"):
-        dists.add_plugin(name, plugin(name, priority=-5, capabilities=EVERYTHING))
-    path = tmp_path / "config.toml"
-    path.write_text('sampler = "acme"', encoding="utf-8")
-    assert load_sampler(device="cpu").name == "native"
-    monkeypatch.setenv("TOKENDRAW_CONFIG", str(path))
-    assert load_sampler(device="cpu").resolution.choice.source == str(path)
-    monkeypatch.setenv("TOKENDRAW_SAMPLER", "beta")
-    assert load_sampler(device="cpu").name == "beta"
-    assert load_sampler("native", device="cpu").name == "native"
-
-
-def test_the_users_order_decides_the_default(dists, monkeypatch):
-    dists.add_plugin("acme", plugin("acme", priority=-5, capabilities=EVERYTHING))
-    monkeypatch.setenv("TOKENDRAW_PRIORITY", "acme,native")
-    assert load_sampler(device="cpu").name == "acme"
-
-
-# Choices of another rank
-
-
-def test_choices_are_loaded_with_their_companions_whatever_would_be_chosen_here(dists, monkeypatch):
-    for name in ("acme", "beta"):
-        capabilities = EVERYTHING.replace("greedy=True", f"greedy={name == 'beta'}")
-        dists.add_plugin(name, plugin(name, capabilities=capabilities))
-    monkeypatch.setenv("TOKENDRAW_DISABLE", "beta")
-    choices = load_sampler(device="cpu").choices
-    assert choices == {"sample": ("acme", "native")}
-    monkeypatch.setenv("TOKENDRAW_DISABLE", "")
-    monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
-    sampler = load_sampler(choices, device="cpu")
-    assert (sampler.name, sampler.resolution.companion, sampler.choices) == ("acme", "native", choices)
-    assert load("sample", choices, device="cpu").choices == choices
-    alone = load_sampler(choices, device="cpu", companion=False)
-    assert (alone.name, alone.resolution.companion) == ("acme", None)
-
-
-def test_a_companion_that_ranks_before_the_chosen_one_is_among_the_choices(dists, monkeypatch):
-    unseeded = EVERYTHING.replace("seeding='counter'", "seeding='none'")
-    dists.add_plugin("acme", plugin("acme", priority=90, capabilities=unseeded))
-    few = unseeded.replace("greedy=True", "greedy=False")
-    dists.add_plugin("beta", plugin("beta", priority=80, capabilities=few))
-    choices = load_sampler("beta", device="cpu").choices
-    assert choices == {"sample": ("beta", "acme", "native")}
-    monkeypatch.setenv("TOKENDRAW_PRIORITY", "native")
-    resolution = load_sampler(choices, device="cpu").resolution
-    assert (resolution.partial_companion, resolution.companion) == ("acme", "native")
-
-
-@pytest.mark.parametrize(("missing", "role"), [("acme", "the chosen one"), ("native", "its companion")])
-def test_choices_that_cannot_be_loaded_are_refused(dists, monkeypatch, missing, role):
-    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("greedy=True", "greedy=False")))
-    choices = load_sampler(device="cpu").choices
-    monkeypatch.setenv("TOKENDRAW_DISABLE", missing)
-    with pytest.raises(SamplerUnavailableError) as error:
-        load_sampler(choices, device="cpu")
-    assert str(error.value).startswith(
-        f"'{missing}', asked for by the argument sampler=, cannot serve the operation 'sample' on cpu: switched off by "
-        "TOKENDRAW_DISABLE. "
-    ), role
-    assert str(error.value).endswith("Choose another one, on every rank.")
-
-
-def test_choices_hold_the_operations_that_were_negotiated_and_no_other_one_is_served():
-    sampler = load_sampler(device="cpu", operations=("sample", "score"))
-    assert set(sampler.choices) == {"sample", "score"}
-    again = load_sampler(sampler.choices, device="cpu")
-    again.prepare("score")
-    with pytest.raises(SamplerUnavailableError) as error:
-        again.prepare("verify")
-    assert str(error.value) == (
-        "The names that were passed for the argument sampler= hold none for the operation 'verify'. Load 'verify' too "
-        "where the names come from."
-    )
-
-
-@pytest.mark.parametrize("names", ["native", (), ("native",) * 4, (1,)])
-def test_malformed_choices_are_refused(names):
-    with pytest.raises(
-        InvalidParameterError, match="'sampler' needs one to three names for 'sample', found "
-    ):
-        load_sampler({"sample": names}, device="cpu")
-
-
-def test_a_process_alone_chooses_for_itself():
-    assert choose_once(lambda: 7, None) == 7
-
-
-def test_logits_that_lie_on_several_ranks_are_refused_with_what_to_do() -> None:
-    with pytest.raises(
-        ImportError, match=r"'tokendraw\.VocabShard' was removed: gather the logits of all ranks"
-    ):
+def test_logits_that_lie_on_several_ranks_are_refused_with_what_to_do():
+    gather = "gather the logits"
+    with pytest.raises(ImportError, match=rf"'tokendraw\.VocabShard' was removed: {gather} of all ranks"):
         from tokendraw import VocabShard  # noqa: F401
-    with pytest.raises(TypeError, match="takes no shard any more: gather the logits"):
+    with pytest.raises(TypeError, match=f"takes no shard any more: {gather}"):
         load_sampler(device="cpu").sample(torch.zeros(1, 2), None, shard=object())
+
+
+class TestChoicesOfAnotherRank:
+    def test_they_are_loaded_with_their_companions_whatever_would_be_chosen_here(self, dists, monkeypatch):
+        for name in ("acme", "beta"):
+            capabilities = EVERYTHING.replace("greedy=True", f"greedy={name == 'beta'}")
+            dists.add_plugin(name, plugin(name, capabilities=capabilities))
+        monkeypatch.setenv("TOKENDRAW_DISABLE", "beta")
+        choices = load_sampler(device="cpu").choices
+        assert choices == {"sample": ("acme", "native")}
+        monkeypatch.setenv("TOKENDRAW_DISABLE", "")
+        monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
+        sampler = load_sampler(choices, device="cpu")
+        assert (sampler.name, sampler.resolution.companion, sampler.choices) == ("acme", "native", choices)
+        assert load("sample", choices, device="cpu").choices == choices
+        alone = load_sampler(choices, device="cpu", companion=False)
+        assert (alone.name, alone.resolution.companion) == ("acme", None)
+
+    def test_a_companion_that_ranks_before_the_chosen_one_is_among_them(self, dists, monkeypatch):
+        unseeded = EVERYTHING.replace("seeding='counter'", "seeding='none'")
+        dists.add_plugin("acme", plugin("acme", priority=90, capabilities=unseeded))
+        few = unseeded.replace("greedy=True", "greedy=False")
+        dists.add_plugin("beta", plugin("beta", priority=80, capabilities=few))
+        choices = load_sampler("beta", device="cpu").choices
+        assert choices == {"sample": ("beta", "acme", "native")}
+        monkeypatch.setenv("TOKENDRAW_PRIORITY", "native")
+        resolution = load_sampler(choices, device="cpu").resolution
+        assert (resolution.partial_companion, resolution.companion) == ("acme", "native")
+
+    @pytest.mark.parametrize("missing", ["acme", "native"])
+    def test_those_that_cannot_be_loaded_are_refused(self, dists, monkeypatch, missing):
+        dists.add_plugin("acme", plugin("acme", capabilities=NO_GREEDY))
+        choices = load_sampler(device="cpu").choices
+        monkeypatch.setenv("TOKENDRAW_DISABLE", missing)
+        with pytest.raises(SamplerUnavailableError) as error:
+            load_sampler(choices, device="cpu")
+        assert str(error.value).startswith(
+            f"'{missing}', asked for by the argument sampler=, cannot serve the operation 'sample' on cpu: switched "
+            "off by TOKENDRAW_DISABLE. "
+        )
+        assert str(error.value).endswith("Choose another one, on every rank.")
+
+    def test_they_hold_the_operations_that_were_negotiated_and_no_other_one_is_served(self):
+        sampler = load_sampler(device="cpu", operations=("sample", "score"))
+        assert set(sampler.choices) == {"sample", "score"}
+        again = load_sampler(sampler.choices, device="cpu")
+        again.prepare("score")
+        with pytest.raises(SamplerUnavailableError) as error:
+            again.prepare("verify")
+        assert str(error.value) == (
+            "The names that were passed for the argument sampler= hold none for the operation 'verify'. Load 'verify' "
+            "too where the names come from."
+        )
+
+    def test_a_process_alone_chooses_for_itself(self):
+        assert choose_once(lambda: 7, None) == 7
+
+
+class TestWithoutCompanion:
+    def test_nobody_serves_what_the_chosen_one_cannot(self, dists, monkeypatch):
+        dists.add_plugin("acme", plugin("acme", capabilities=NO_GREEDY))
+        assert load_sampler(device="cpu").sample(LOGITS, GREEDY).valid.all()
+        alone = load_sampler(device="cpu", companion=False)
+        assert (alone.name, alone.resolution.companion) == ("acme", None)
+        assert alone.resolution.beyond == ("greedy rows",)
+        monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
+        off = "Make 'native' available, which is installed (switched off by TOKENDRAW_DISABLE)"
+        for sampler, mend in (
+            (alone, "Leave out companion=False, so that 'native' serves as one"),
+            (load_sampler(device="cpu"), off),
+            (load_sampler(device="cpu", companion=False), off),
+        ):
+            with pytest.raises(SamplerUnavailableError) as refused:
+                sampler.sample(LOGITS, GREEDY)
+            assert str(refused.value) == (
+                "'acme' cannot serve greedy rows, which this batch may hold, and has no companion. "
+                f"{mend}, or, if the batch holds none, say so in SamplingMetadata.facts."
+            )
+
+    def test_nobody_takes_over(self, dists):
+        dists.add_plugin("acme", faulty("acme", "raise OSError('gone')"))
+        alone = load_sampler(device="cpu", companion=False)
+        for _ in range(2):
+            with pytest.raises(OSError, match="gone"):
+                alone.sample(LOGITS, SEEDED)
+        assert alone.name == "acme"
+
+
+def load_and_catch():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        load_sampler(device="cpu")
+    return caught
+
+
+USING = "Using 'native'. "
+NO_LIBRARY = "raise OSError('no libacme')"
+SOUND = plugin("acme", capabilities=EVERYTHING)
+UPSTREAM = "tokendraw.plugin.Upstream('acme-kernels', '>=2,<3', ('2.1',))"
+WARNINGS = [
+    (
+        NO_LIBRARY,
+        {},
+        SamplerFallbackWarning,
+        "'acme' was passed over: loading 'fake_acme:plugin' raised OSError: no libacme. "
+        "Using 'native'. Set TOKENDRAW_DISABLE=acme to silence this.",
+    ),
+    (
+        plugin("acme", capabilities=EVERYTHING, upstream=UPSTREAM),
+        {},
+        UntestedUpstreamWarning,
+        "'acme' needs acme-kernels >=2,<3 and was tested with 2.1, found 2.5. "
+        "Set TOKENDRAW_DISABLE=acme to do without it.",
+    ),
+    (
+        SOUND,
+        {"TOKENDRAW_SAMPELR": "native"},
+        SettingsWarning,
+        "'TOKENDRAW_SAMPELR' is no variable of tokendraw, the nearest known one is 'TOKENDRAW_SAMPLER'. "
+        "Correct it, or unset it.",
+    ),
+    (
+        SOUND,
+        {"TOKENDRAW_DISABLE": "acne,flashinfer"},
+        SettingsWarning,
+        "'TOKENDRAW_DISABLE' names 'acne', found no such plugin, the nearest known one is 'acme'. "
+        "Correct it, or take it out.",
+    ),
+]
+
+
+class TestWarnings:
+    @pytest.mark.parametrize(("source", "settings", "category", "message"), WARNINGS, ids=range(4))
+    def test_one_comes_once_a_process_and_points_at_the_caller_and_strict_raises_it_every_time(
+        self, dists, monkeypatch, source, settings, category, message
+    ):
+        dists.add("acme-kernels", "2.5")
+        dists.add_plugin("acme", source)
+        for variable, value in settings.items():
+            monkeypatch.setenv(variable, value)
+        first, second = load_and_catch(), load_and_catch()
+        assert [(w.category, str(w.message), Path(w.filename)) for w in first] == [
+            (category, message, Path(__file__))
+        ]
+        assert second == []
+        monkeypatch.setenv("TOKENDRAW_STRICT", "1")
+        for _ in range(2):
+            with pytest.raises(category) as raised:
+                load_sampler(device="cpu")
+            assert str(raised.value) == (  # which claims nothing that does not happen
+                f"{message.replace(USING, '')} TOKENDRAW_STRICT=1 makes this warning an error."
+            )
+
+    def test_a_plugin_that_is_passed_over_is_told_of_once_by_sixteen_threads_and_a_second_one_never(
+        self, dists, monkeypatch
+    ):
+        dists.add_plugin("acme", NO_LIBRARY)
+        names = []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            threads = [
+                threading.Thread(target=lambda: names.append(load_sampler(device="cpu").name))
+                for _ in range(16)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert (names, len(caught)) == (["native"] * 16, 1)
+        dists.add_plugin("beta", "raise OSError('no libbeta')")
+        assert load_and_catch() == []
+
+    def test_an_untested_upstream_whose_draw_fails_is_only_passed_over(self, dists, monkeypatch):
+        dists.add("acme-kernels", "2.5")
+        dists.add_plugin("acme", plugin("acme", upstream=UPSTREAM, build="raise OSError"))
+        assert [w.category for w in load_and_catch()] == [SamplerFallbackWarning]
+        monkeypatch.setenv("TOKENDRAW_DISABLE", "acme")
+        assert load_and_catch() == []
+
+    @pytest.mark.parametrize("version", ["2.14.1+cpu", "2.15.0.dev20270101", "3.0"])
+    def test_torch_is_the_programs_own_and_no_version_from_the_least_on_is_warned_of(
+        self, dists, monkeypatch, version
+    ):
+        dists.add("torch", version)
+        monkeypatch.setenv("TOKENDRAW_STRICT", "1")
+        for operation in SERVED_BY_NATIVE:
+            assert load(operation, device="cpu").name == "native"
+            assert tokendraw.resolve(operation=operation, device="cpu").warnings == ()
+
+    def test_resolving_and_discovering_warn_of_nothing(self, dists, monkeypatch):
+        monkeypatch.setenv("TOKENDRAW_SAMPELR", "native")
+        dists.add_plugin("acme", NO_LIBRARY)
+        tokendraw.discover()
+        assert len(tokendraw.resolve(device="cpu").warnings) == 1

@@ -1,141 +1,175 @@
-"""The decision as a pure function: other hosts, ranking and companions."""
+"""The decision as a pure function: every reason, message, rank and companion by a table of calls.
 
-from dataclasses import replace
+``selection_table.txt`` states who is chosen on every platform. What holds of every resolution stands in
+``test_properties.py``.
+"""
+
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
-from fake_candidates import (
-    ALL,
-    EVERYTHING,
-    FLASHINFER,
-    H100,
-    LAPTOP,
-    MI300X,
-    NATIVE,
-    TRITON_GUMBEL,
-    candidate,
-)
-from tokendraw import Need, SamplerUnavailableError, operations, resolve
+import fake_candidates
+import tokendraw
+from fake_candidates import ALL, EVERYTHING, FLASHINFER, H100, LAPTOP, NATIVE, candidate
+from fake_dists import plugin
+from text_tables import pairs
+from tokendraw import InvalidParameterError, Need, SamplerUnavailableError, operations, resolve
 from tokendraw.backends.resolution.decide import decide
-from tokendraw.plugin import VerifyCapabilities
-from tokendraw.resolution import Choice
+from tokendraw.plugin import Capabilities, Host, PluginInfo, Release, Upstream, VerifyCapabilities
+from tokendraw.resolution import Candidate, Choice, DuplicatePluginError, State
 
 NEED = Need()
 DEFAULT = Choice()
-UNSUPPORTED = (
-    "greedy rows, seeded rows, typical_p per row, xtc per row, filters from moments, filter order temperature_last, "
-    "rows that ask for raw_logprobs"
+VERIFYING = VerifyCapabilities.of(EVERYTHING)
+GREATEST = Need(
+    filter_orders=("top_k_first", "joint"),
+    gumbel_dtype="fp64",
+    dtype="float16",
+    vocab_size=262145,
+    valid_flag=True,
+    threshold=True,
+    graph_safe=True,
+    sync_free=True,
+    batch_invariant=True,
+    seeding="counter",
+    tie_rule="value",
 )
+TABLE = (
+    Release("0", "was never looked at", refused=True),
+    Release("2", "has all that is called"),
+    Release("2.5", "returns the wrong rows (pull request 17)", refused=True),
+    Release("2.5.post1", "has all that is called"),
+    Release("0", "has no kernel that draws", "sample", refused=True),
+    Release("2.1", "draws with layout v1", "sample"),
+    Release("2.3", "draws with layout v2", "sample"),
+    Release("2.3.post2", "draws with layout v1", "sample"),
+    Release("2.4", "draws with layout v2", "sample"),
+)
+
+# The words of the table
+
+
+def able(**changes):
+    return replace(EVERYTHING, **changes)
+
+
+def named(name, priority, **changes):
+    return candidate(name, priority, able(**changes))
 
 
 def asked(name, source="TOKENDRAW_SAMPLER"):
     return Choice(sampler=name, source=source)
 
 
-def test_both_filter_orders_on_an_mi300x_make_aiter_the_best_beside_its_companion():
-    both = Need(filter_orders=("top_k_first", "joint"))
-    resolution = resolve(ALL, MI300X, both, DEFAULT)
-    assert (resolution.chosen, resolution.companion) == ("aiter", "triton-gumbel")
+def who(candidates, host=LAPTOP, need=NEED, choice=DEFAULT, operation="sample", companions=True):
+    """Say who is chosen, beside whom, with which warnings; or why nobody is."""
+    try:
+        if companions:
+            made = resolve(candidates, host, need, choice, operation=operation)
+        else:
+            record = operations.find_operation(operation)
+            made = decide(candidates, host, need, choice, operation=record, companions=False)
+    except (SamplerUnavailableError, InvalidParameterError, DuplicatePluginError) as refusal:
+        return str(refusal)
+    return "; ".join([" beside ".join(filter(None, (made.chosen, made.companion))), *made.warnings])
 
 
-# Ranking
+def decisions(candidates, host=LAPTOP, need=NEED, choice=DEFAULT, operation="sample"):
+    try:
+        return resolve(candidates, host, need, choice, operation=operation).decisions
+    except SamplerUnavailableError as refusal:
+        return refusal.decisions
 
 
-def test_priority_goes_before_the_name_and_the_name_decides_between_equals():
-    equals = [candidate(name, 5, EVERYTHING) for name in ("b", "c", "a")]
-    resolution = resolve([*equals, candidate("z", 6, EVERYTHING)], LAPTOP, NEED, DEFAULT)
-    assert [d.name for d in resolution.decisions] == ["z", "a", "b", "c"]
+def about(name, *arguments, **options):
+    """Return the reason of a decision."""
+    return next(decision.reason for decision in decisions(*arguments, **options) if decision.name == name)
 
 
-def test_the_users_order_goes_before_every_priority():
-    choice = Choice(priority=("native", "triton-gumbel"))
-    resolution = resolve(ALL, H100, NEED, choice)
-    assert [(d.name, d.reason) for d in resolution.decisions] == [
-        ("native", "best available, place 1 in the user's order"),
-        ("triton-gumbel", "available, place 2 in the user's order"),
-        ("flashinfer", "available, priority 80"),
-        ("aiter", "needs a rocm device, found cuda"),
-    ]
-    assert resolution.warnings == ()
+def order(*arguments, **options):
+    return ", ".join(decision.name for decision in decisions(*arguments, **options))
 
 
-# Processed logprobs
+def why(capabilities, host=LAPTOP, need=NEED, operation="sample"):
+    """Return the reason against a sampler with these capabilities, or for it."""
+    return about("acme", [candidate("acme", 0, capabilities)], host, need, operation=operation)
 
 
-def test_an_explicit_choice_without_processed_logprobs_and_without_a_companion_is_refused():
-    need = Need(logprobs_mode="processed_logprobs")
-    with pytest.raises(SamplerUnavailableError) as refusal:
-        resolve([FLASHINFER], H100, need, asked("flashinfer", "the argument sampler="))
-    assert str(refusal.value) == (
-        "'flashinfer', asked for by the argument sampler=, cannot serve the operation 'sample' on "
-        "cuda (H100), compute capability 9.0, 132 SMs: "
-        "the request needs processed_logprobs, found nothing. "
-        "Nothing else is available here; run `pip install ./plugins/native` in tokendraw's checkout. "
-        "Leave out sampler= to let tokendraw choose."
-    )
+def beyond(capabilities, need=NEED):
+    return ", ".join(resolve([candidate("acme", 0, capabilities)], LAPTOP, need, DEFAULT).beyond) or "nothing"
 
 
-# Companions
+def version(installed, found=None, releases=TABLE, asked="sample", operations=("sample",)):
+    """Return what is said of a plugin of acme-kernels in a version, whose files may say another one."""
+    files = {"sample": found} if found else {}
+    upstream = Upstream("acme-kernels", ">=2,<3", ("2.1", "2.4"), releases, found=files)
+    made = replace(candidate("acme", 50, EVERYTHING, upstream), upstream_version=installed)
+    offered = {name: {"sample": EVERYTHING, "verify": VERIFYING}[name] for name in operations}
+    made = replace(made, info=replace(made.info, operations=offered))
+    return about("acme", [made], operation=asked)
 
 
-def test_a_sampler_that_serves_every_row_has_no_companion():
-    resolution = resolve([NATIVE, TRITON_GUMBEL], H100, NEED, DEFAULT)
-    assert (resolution.chosen, resolution.companion, resolution.beyond) == ("triton-gumbel", None, ())
+def claim(distribution, of_version):
+    return Candidate(name="acme", state=State.FOUND, distribution=distribution, version=of_version)
 
 
-def test_a_better_ranked_candidate_that_lacks_the_same_rows_is_no_companion():
-    unseeded = candidate("unseeded", 70, replace(EVERYTHING, seeding="launch"))
-    resolution = resolve([FLASHINFER, unseeded, NATIVE], H100, NEED, DEFAULT)
-    assert (resolution.chosen, resolution.companion) == ("flashinfer", "native")
+def of_another_api(priority):
+    info = PluginInfo(name="acme", api_version=99, priority=priority, operations={})
+    return Candidate(name="acme", state=State.INCOMPATIBLE, reason="needs plugin API 99", info=info)
 
 
-def test_a_companion_has_to_meet_the_need_as_well():
-    half = candidate("half", 60, replace(EVERYTHING, gumbel_dtypes=("fp32",)))
-    main = candidate("main", 70, replace(EVERYTHING, greedy=False))
-    need = Need(gumbel_dtype="fp64")
-    assert resolve([main, half, NATIVE], LAPTOP, need, DEFAULT).companion == "native"
-    assert resolve([main, half, NATIVE], LAPTOP, NEED, DEFAULT).companion == "half"
+CLAIMS = [claim("acme-tokendraw", "1.0"), claim("other-tokendraw", "2.0")]
+VERIFIER = Candidate(
+    name="verifier",
+    state=State.LOADED,
+    info=PluginInfo(name="verifier", api_version=1, priority=90, operations={"verify": VERIFYING}),
+)
+WORDS = {**vars(fake_candidates), **globals(), "Host": Host, "Capabilities": Capabilities}
 
 
-def test_whoever_serves_a_vocabulary_above_the_limit_serves_every_kind_of_row_in_it():
-    main = candidate("main", 9, replace(EVERYTHING, max_vocab_size=100))
-    half = candidate("half", 5, replace(EVERYTHING, seeding="none"))
-    assert resolve([main, half, NATIVE], LAPTOP, NEED, DEFAULT).companion == "native"
+@pytest.mark.parametrize(("call", "said"), pairs(Path(__file__).with_name("decisions.txt")))
+def test_a_decision_is_as_written(call, said):
+    assert eval(call, WORDS) == said
 
 
-def test_without_companions_the_kinds_beyond_the_chosen_one_are_served_by_nobody():
-    sample = operations.find_operation("sample")
-    resolution = decide(ALL, H100, NEED, DEFAULT, operation=sample, companions=False)
-    assert (resolution.chosen, resolution.companion) == ("flashinfer", None)
-    assert resolution.beyond == decide(ALL, H100, NEED, DEFAULT, operation=sample).beyond
-    assert resolution.explain().splitlines()[1] == (
-        f"  beyond flashinfer ({UNSUPPORTED}): are served by no plugin here"
-    )
+def test_every_field_of_a_need_is_looked_at_by_some_check():
+    """A need without a check would be granted in silence."""
+    demanding = {
+        "logprobs_mode": "processed_logprobs",
+        "filter_orders": ("joint",),
+        "gumbel_dtype": "fp64",
+        "dtype": "float16",
+        "vocab_size": 2**20,
+        "valid_flag": True,
+        "threshold": True,
+        "graph_safe": True,
+        "sync_free": True,
+        "batch_invariant": True,
+        "seeding": "counter",
+        "tie_rule": "exact_k",
+    }
+    # One bounds what callers ask for, the other spares work, whoever serves them.
+    of_batches = {"max_logprobs", "logprob_ranks"}
+    assert set(demanding) == {field.name for field in fields(Need)} - of_batches
+    poor = Capabilities(max_vocab_size=1000)
+    assert why(poor) == "best available, priority 0"
+    for field, value in demanding.items():
+        assert "needs" in why(poor, need=replace(NEED, **{field: value})), field
 
 
-def test_a_sampler_alone_that_lacks_processed_logprobs_cannot_be_had_for_them():
-    processed, flashinfer = Need(logprobs_mode="processed_logprobs"), asked("flashinfer")
-    sample = operations.find_operation("sample")
-    assert decide(ALL, H100, processed, flashinfer, operation=sample).companion == "triton-gumbel"
-    with pytest.raises(SamplerUnavailableError, match="the request needs processed_logprobs, found nothing"):
-        decide(ALL, H100, processed, flashinfer, operation=sample, companions=False)
-
-
-def test_each_operation_decides_by_its_own_capabilities():
-    native = NATIVE.info.operations["sample"]
-    verifies = replace(
-        FLASHINFER, info=replace(FLASHINFER.info, operations={"verify": VerifyCapabilities.of(native)})
-    )
-    everything = VerifyCapabilities.of(
-        native,
+def test_an_explanation_has_a_line_for_each_decision_and_each_operation_its_own_capabilities():
+    everything = replace(
+        VERIFYING,
         verify_modes=("rejection", "coupled", "block"),
         draft_kinds=("probs", "logits", "chosen"),
         ragged_drafts=True,
         placeholder_drafts=True,
     )
-    reference = replace(
-        NATIVE, info=replace(NATIVE.info, operations={"sample": native, "verify": everything})
-    )
+    verifies = replace(FLASHINFER, info=replace(FLASHINFER.info, operations={"verify": VERIFYING}))
+    both = {"sample": EVERYTHING, "verify": everything}
+    reference = replace(NATIVE, info=replace(NATIVE.info, operations=both))
     assert resolve([reference, verifies], H100, NEED, DEFAULT).explain() == (
         "sample on cuda (H100), compute capability 9.0, 132 SMs: native\n"
         "  + native: best available, priority 0\n"
@@ -150,3 +184,26 @@ def test_each_operation_decides_by_its_own_capabilities():
         "  + flashinfer: best available, priority 80\n"
         "  + native: available, priority 0; serves the rows that flashinfer cannot"
     )
+    sample = operations.find_operation("sample")
+    alone = decide(ALL, H100, NEED, DEFAULT, operation=sample, companions=False)
+    assert alone.beyond == decide(ALL, H100, NEED, DEFAULT, operation=sample).beyond
+    assert alone.explain().splitlines()[1] == (
+        f"  beyond flashinfer ({', '.join(alone.beyond)}): are served by no plugin here"
+    )
+
+
+def test_resolving_gathers_what_it_was_not_given_and_builds_nothing(dists, monkeypatch):
+    module = dists.add_plugin("acme", plugin("acme", capabilities="device_types=('cpu',)"))
+    assert tokendraw.resolve(device="cpu").chosen == "acme"
+    assert sys.modules[module].BUILT == []
+    here = tokendraw.discover(host=LAPTOP)
+    assert resolve(here, LAPTOP, NEED, DEFAULT).chosen == "acme"
+    assert resolve(here, H100, NEED, DEFAULT).chosen == "native"
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
+    resolution = tokendraw.resolve(device="cpu")
+    assert (resolution.chosen, resolution.choice.source) == ("native", "TOKENDRAW_SAMPLER")
+    monkeypatch.delenv("TOKENDRAW_SAMPLER")
+    assert tokendraw.resolve(device="cpu", operation="verify").chosen == "native"
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
+    with pytest.raises(SamplerUnavailableError, match="needs the operation verify, found sample"):
+        tokendraw.resolve(device="cpu", operation="verify")

@@ -22,19 +22,10 @@ class FakeDriver:
 
     def __init__(self, *devices, init_status=0):
         self.devices = devices
-        self.init_status = init_status
-
-    def cuInit(self, flags):  # noqa: N802
-        return self.init_status
-
-    def cuDriverGetVersion(self, out):  # noqa: N802
-        return self._answer(out, 12090)
-
-    def cuDeviceGetCount(self, out):  # noqa: N802
-        return self._answer(out, len(self.devices))
-
-    def cuDeviceGet(self, out, index):  # noqa: N802
-        return self._answer(out, index)
+        self.cuInit = lambda flags: init_status
+        self.cuDriverGetVersion = lambda out: self._answer(out, 12090)
+        self.cuDeviceGetCount = lambda out: self._answer(out, len(devices))
+        self.cuDeviceGet = self._answer
 
     def cuDeviceGetName(self, buffer, size, device):  # noqa: N802
         buffer.value = self.devices[device][0].encode()
@@ -54,12 +45,12 @@ def h200(index=0):
     return f"NVIDIA H200 #{index}", {75: 9, 76: 0, 16: 132}
 
 
-def test_the_cpu_is_the_cpu():
-    assert detect_host("cpu") == Host(device_type="cpu")
-    assert str(detect_host("cpu")) == "cpu"
+@pytest.fixture
+def torch_not_loaded(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch")
 
 
-ABSENT = ["xpu", "xpu:1", "mps", "hpu", "mtia", "privateuseone", "vulkan", "xla", "ipu", "maia", "ve"]
+ABSENT = ["xpu", "xpu:1", "mps", "hpu", "privateuseone", "vulkan", "xla"]
 
 
 @pytest.mark.parametrize("is_loaded", [True, False])
@@ -76,12 +67,20 @@ def test_a_device_that_is_not_there_is_refused_with_what_is_there(monkeypatch, n
     )
 
 
-def test_what_brings_a_device_to_torch_is_taken_at_its_word_while_torch_is_not_loaded(dists, monkeypatch):
-    monkeypatch.delitem(sys.modules, "torch")
-    folder = dists.add("torch-hpu")
-    (info,) = folder.glob("*.dist-info")
-    (info / "entry_points.txt").write_text("[torch.backends]\nhpu = torch_hpu:start\n", encoding="utf-8")
-    assert detect_host("hpu:1") == Host(device_type="hpu")
+def test_what_brings_a_device_to_torch_is_taken_at_its_word_while_torch_is_not_loaded(
+    dists, torch_not_loaded
+):
+    with pytest.raises(InvalidParameterError):
+        detect_host("npu")
+    (info,) = dists.add("torch-npu").glob("*.dist-info")
+    (info / "entry_points.txt").write_text("[torch.backends]\ntorch_npu = torch_npu:load\n", encoding="utf-8")
+    assert [detect_host(name) for name in ("npu:1", "hpu")] == [
+        Host(device_type="npu"),
+        Host(device_type="hpu"),
+    ]
+    for device in ("gpu", "meta"):
+        with pytest.raises(InvalidParameterError):
+            detect_host(device)
 
 
 NEEDS = "'device' needs a name such as cpu, cuda or cuda:1, found"
@@ -89,24 +88,17 @@ REFUSED = {
     "": "''. Pass one of those.",
     "gpu": "'gpu'. Pass device='cuda'.",
     "gpu:1": "'gpu:1'. Pass device='cuda'.",
-    "GPU 0": "'GPU 0'. Pass device='cuda'.",
     "Cuda": "'Cuda'. Pass device='cuda'.",
-    "cuda:": "'cuda:'. Pass device='cuda'.",
-    "cuda:x": "'cuda:x'. Pass device='cuda'.",
     "cuda:-1": "'cuda:-1'. Pass device='cuda'.",
     "rocm": "'rocm'. Pass device='cuda' for AMD GPUs too.",
     "hip:0": "'hip:0'. Pass device='cuda' for AMD GPUs too.",
     "cpu:7": "'cpu:7', but there is one cpu. Pass device='cpu'.",
-    "mps:1": "'mps:1', but there is one mps. Pass device='mps'.",
     "meta": "'meta', which holds no values. Pass one of those.",
-    "meta:0": "'meta:0', which holds no values. Pass one of those.",
     "cup": "'cup'. Pass device='cpu'.",
     "cude": "'cude'. Pass device='cuda'.",
     "tpu": "'tpu'. Pass device='xla'.",
     "npu": "'npu'. Pass one of those.",
-    "vpu:0": "'vpu:0'. Pass one of those.",
     "toaster": "'toaster'. Pass one of those.",
-    "opengl": "'opengl'. Pass one of those.",
     "\x1b[31mcpu": r"'\x1b[31mcpu'. Pass one of those.",
     "cpu:" + "9" * 5000: f"'cpu:{'9' * 195} .... Pass device='cpu'.",
 }
@@ -114,29 +106,31 @@ REFUSED = {
 
 @pytest.mark.parametrize("device", REFUSED, ids=lambda device: ascii(device)[:20])
 def test_what_is_no_device_is_the_same_error_for_every_caller(device):
-    expected = f"{NEEDS} {REFUSED[device]}"
-    for call in (
-        detect_host,
-        lambda name: tokendraw.resolve(device=name),
-        lambda n: load_sampler(device=n),
-    ):
+    calls = [(call, device) for call in (detect_host, resolve_on, load_on)]
+    if device in ("meta", "cpu:7"):
+        calls += [(call, torch.device(device)) for call in (resolve_on, load_on)]
+    for call, given in calls:
         with pytest.raises(InvalidParameterError) as error:
-            call(device)
-        assert str(error.value) == expected
+            call(given)
+        assert str(error.value) == f"{NEEDS} {REFUSED[device]}"
 
 
-def test_a_device_of_torch_is_refused_and_normalised_like_its_name():
-    for device in ("meta", "cpu:7"):
-        for call in (tokendraw.resolve, load_sampler):
-            with pytest.raises(InvalidParameterError) as error:
-                call(device=torch.device(device))
-            assert str(error.value) == f"{NEEDS} {REFUSED[device]}"
-    assert load_sampler("native", device=torch.device("cpu:0")).device == torch.device("cpu")
-    assert load_sampler("native", device="cpu:0").device == torch.device("cpu")
-    assert detect_host("cpu:0") == Host(device_type="cpu")
+def resolve_on(device):
+    return tokendraw.resolve(device=device)
 
 
-@pytest.mark.parametrize("device", ["gpu", "cpu:7", "meta"])
+def load_on(device):
+    return load_sampler("native", device=device)
+
+
+def test_the_cpu_is_the_cpu_under_any_of_its_names():
+    for device in (torch.device("cpu:0"), "cpu:0", "cpu"):
+        assert load_on(device).device == torch.device("cpu")
+    assert detect_host("cpu:0") == detect_host("cpu") == Host(device_type="cpu")
+    assert str(detect_host("cpu")) == "cpu"
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu:7"])
 def test_the_command_line_gives_the_same_answer_without_torch(device):
     code = (
         "import sys; from tokendraw.cli import main\ntry: main()\nfinally: assert 'torch' not in sys.modules"
@@ -151,22 +145,6 @@ def test_the_command_line_gives_the_same_answer_without_torch(device):
         f"{NEEDS} {REFUSED[device]}\n".replace("'", "")
     )
     assert (run.stdout, run.returncode) == ("", 2)
-
-
-def test_a_device_from_outside_torch_is_taken_at_its_word_where_a_distribution_brings_one(
-    tmp_path, monkeypatch, torch_not_loaded
-):
-    with pytest.raises(InvalidParameterError):
-        detect_host("npu")
-    info = tmp_path / "torch_npu-2.7.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Name: torch-npu\nVersion: 2.7\n", encoding="utf-8")
-    (info / "entry_points.txt").write_text("[torch.backends]\ntorch_npu = torch_npu:load\n", encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert detect_host("npu:1") == Host(device_type="npu")
-    for device in ("gpu", "meta"):
-        with pytest.raises(InvalidParameterError):
-            detect_host(device)
 
 
 @no_gpu
@@ -205,11 +183,6 @@ def test_an_index_beyond_the_last_gpu_says_how_many_there_are():
 
 
 # Without torch in the process
-
-
-@pytest.fixture
-def torch_not_loaded(monkeypatch):
-    monkeypatch.delitem(sys.modules, "torch")
 
 
 @pytest.fixture
@@ -299,30 +272,19 @@ def test_a_driver_without_the_device_or_that_fails_says_so(built_for, monkeypatc
 def test_a_rocm_build_asks_the_amd_driver_for_gpus_in_numerical_order_without_cpus(
     built_for, tmp_path, monkeypatch
 ):
-    for node, text in {
-        "0": "cpu_cores_count 96\ngfx_target_version 0\n",
-        "10": "cpu_cores_count 0\ngfx_target_version 90402\n",
-        "2": "cpu_cores_count 0\ngfx_target_version 90010\n",
-        "3": "",
-        "4": "gfx_target_version unknown\n",
-        "11": "gfx_target_version 90500\n",
-        "12": "gfx_target_version 120001\n",
-        "13": "gfx_target_version 120500\n",
-    }.items():
-        (tmp_path / "nodes" / node).mkdir(parents=True)
-        (tmp_path / "nodes" / node / "properties").write_text(text, encoding="ascii")
-    monkeypatch.setattr(machine, "TOPOLOGY", tmp_path / "nodes")
+    versions = {0: "0", 10: "90402", 2: "90010", 4: "unknown", 11: "90500", 12: "120001", 13: "120500"}
+    nodes = {node: f"cpu_cores_count 0\ngfx_target_version {version}\n" for node, version in versions.items()}
+    for node, text in (nodes | {3: ""}).items():
+        (tmp_path / "nodes" / str(node)).mkdir(parents=True)
+        (tmp_path / "nodes" / str(node) / "properties").write_text(text, encoding="ascii")
     built_for("2.13.0+rocm7.0", ROCM_BUILD)
+    monkeypatch.setattr(machine, "TOPOLOGY", tmp_path / "absent")
+    with pytest.raises(SamplerUnavailableError, match="absent lists no GPU"):
+        detect_host("cuda")
+    monkeypatch.setattr(machine, "TOPOLOGY", tmp_path / "nodes")
     architectures = ("gfx90a", "gfx942", "gfx950", "gfx1201", "gfx1250")
     assert [detect_host(f"cuda:{index}").rocm_arch for index in range(5)] == list(architectures)
     assert detect_host() == Host(device_type="rocm", rocm_arch="gfx90a")
-
-
-def test_a_rocm_build_without_the_amd_driver_has_no_gpu(built_for, tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "TOPOLOGY", tmp_path / "absent")
-    built_for("2.13.0+rocm7.0", ROCM_BUILD)
-    with pytest.raises(SamplerUnavailableError, match="absent lists no GPU"):
-        detect_host("cuda")
 
 
 # With torch in the process

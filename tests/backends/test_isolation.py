@@ -1,0 +1,318 @@
+"""Plugins that raise, hang or end the process, each beside a host that survives and says whose line it was."""
+
+import logging
+import signal
+
+import pytest
+import torch
+
+from fake_dists import EVERYTHING, faulty, place, plugin
+from isolation import RESOLVE, answer, drawn, resolved, run
+from tokendraw import SamplerFallbackWarning, SamplingMetadata, load_sampler
+
+HERE = place(faulty("acme", "raise"), "raise")
+SILENCE = "Using 'native' from here on. Set TOKENDRAW_DISABLE={} to silence this."
+
+
+class TestImports:
+    def test_a_host_survives_an_import_that_exits_or_is_circular(self, dists):
+        dists.add_plugin("acme", "raise SystemExit(0)")
+        modules = {
+            "fake_beta": "from fake_beta_sampler import sampler\nplugin = sampler",
+            "fake_beta_sampler": "from fake_beta import plugin\nsampler = plugin",
+        }
+        folder = dists.add("beta-tokendraw", plugins={"beta": "fake_beta:plugin"}, modules=modules)
+        circular = (
+            "loading 'fake_beta:plugin' raised ImportError: cannot import name 'plugin' from partially initialized "
+            f"module 'fake_beta' (most likely due to a circular import) ({folder}/fake_beta.py)"
+        )
+        exited = "loading 'fake_acme:plugin' raised SystemExit: 0"
+        assert resolved(dists) == ["native", {"acme": ["broken", exited], "beta": ["broken", circular]}]
+
+    def test_a_plugin_that_discovers_while_it_is_discovered_is_fine(self, dists):
+        source = "import tokendraw; SEEN = [(c.name, c.state) for c in tokendraw.discover()]\n"
+        dists.add_plugin("acme", source + plugin("acme", priority=-1))
+        assert resolved(dists) == ["native", {"acme": ["available", "available, priority -1"]}]
+
+    def test_an_interrupt_from_the_keyboard_ends_the_host_while_a_plugin_is_imported(self, dists):
+        dists.add_plugin("acme", "raise KeyboardInterrupt")
+        result = run(dists, "-c", RESOLVE)
+        assert (result.returncode, result.stdout) == (-signal.SIGINT, "")
+        assert result.stderr.endswith("\nKeyboardInterrupt\n")
+
+
+class TestProbes:
+    @pytest.mark.slow
+    def test_a_probe_of_five_seconds_is_waited_for_and_told_of_once(self, dists):
+        source = plugin("acme", probe="time.sleep(5 if first.pop() else 1.5) or 'needs a faster disk'")
+        dists.add_plugin("acme", f"import time\nfirst = [False, True]\n{source}")
+        result = run(dists, "-c", RESOLVE + "tokendraw.discover()\nprint('survived')")
+        chosen, end = result.stdout.splitlines()
+        assert chosen == '["native", {"acme": ["unavailable", "needs a faster disk"]}]'
+        assert (result.returncode, end) == (0, "survived")
+        told = "tokendraw_probe of 'acme' took 5.0 s, needs less than 1 s. Report it to its author.\n"
+        assert result.stderr == told
+
+    def test_a_probe_that_changes_its_mind_is_asked_once_a_load_and_believed(self, dists):
+        probe = "ASKED.append(1) or (None if len(ASKED) % 2 else 'not now')"
+        source = plugin("acme", capabilities=EVERYTHING, probe=probe)
+        dists.add_plugin("acme", f"ASKED = []\n{source}")
+        code = """
+result = []
+for _ in range(4):
+    sampler = tokendraw.load_sampler(device="cpu")
+    asked = len(sys.modules["fake_acme"].ASKED)
+    result.append([asked, sampler.name, draw(sampler), reasons(sampler)["acme"]])
+result.append([text for _, text, _ in warned])
+"""
+        best, not_now = "best available, priority 50", "not now"
+        assert drawn(dists, code) == [
+            [1, "acme", [1, 0], best],
+            [2, "native", [1, 0], not_now],
+            [3, "acme", [1, 0], best],
+            [4, "native", [1, 0], not_now],
+            ["'acme' was passed over: not now. Using 'native'. Set TOKENDRAW_DISABLE=acme to silence this."],
+        ]
+
+
+class TestCalls:
+    def test_by_default_a_first_call_that_raises_is_drawn_by_the_next_best_for_good_from_pristine_logits(
+        self, dists
+    ):
+        fault = "logits.neg_(); logits.numpy()[:] = 7.0; raise RuntimeError('no kernel image')"
+        dists.add_plugin("acme", faulty("acme", fault))
+        code = """
+sampler = tokendraw.load_sampler(device="cpu")
+names, logits = [sampler.name], torch.tensor(LOGITS)
+tokens = [sampler.sample(logits, GREEDY).token_ids.tolist() for _ in range(3)]
+names += [sampler.name, sampler.resolution.chosen, tokendraw.load_sampler(device="cpu").name]
+acme = sys.modules["fake_acme"]
+counts = [len(acme.CALLED), len(acme.BUILT)]
+result = [names, tokens, logits.tolist() == LOGITS, reasons(sampler), warned, counts]
+"""
+        said = f"its call raised RuntimeError: no kernel image {HERE}"
+        assert drawn(dists, code) == [
+            ["acme", "native", "native", "acme"],
+            [[1, 0]] * 3,
+            True,
+            {"native": "best available, priority 0", "acme": said},
+            [["SamplerFallbackWarning", f"'acme' failed: {said}. {SILENCE.format('acme')}", "<string>"]],
+            [1, 2],  # built the second time by the second load
+        ]
+
+    def test_an_explicit_choice_whose_call_raises_gives_the_error_itself(self, dists):
+        dists.add_plugin("acme", faulty("acme", "raise RuntimeError('no kernel image')"))
+        code = """
+import os, pathlib
+result = []
+for source in ("argument", "variable", "file"):
+    if source == "variable":
+        os.environ["TOKENDRAW_SAMPLER"] = "acme"
+    if source == "file":
+        del os.environ["TOKENDRAW_SAMPLER"]
+        os.environ["TOKENDRAW_CONFIG"] = "acme.toml"
+        pathlib.Path("acme.toml").write_text("sampler = 'acme'")
+    sampler = tokendraw.load_sampler("acme" if source == "argument" else None, device="cpu")
+    result += [[attempt(lambda: draw(sampler)), sampler.name] for _ in range(2)]
+result.append(warned)
+"""
+        *attempts, warned = drawn(dists, f"import os; os.chdir({str(dists.folder)!r})\n{code}")
+        undo = {
+            "the argument sampler=": "Leave out sampler=",
+            "TOKENDRAW_SAMPLER": "Unset TOKENDRAW_SAMPLER",
+            "acme.toml": "Take 'sampler' out of acme.toml",
+        }
+        note = "'acme' was asked for by {}, so no other one takes over. {} to let tokendraw choose."
+        assert attempts == [
+            [["RuntimeError", "no kernel image", note.format(source, step), "None"], "acme"]
+            for source, step in undo.items()
+            for _ in range(2)
+        ]
+        assert warned == []
+
+    def test_a_call_that_exits_does_not_end_the_host(self, dists):
+        dists.add_plugin("acme", faulty("acme", "raise SystemExit(1)"))
+        code = """
+explicit = attempt(lambda: draw(tokendraw.load_sampler("acme", device="cpu")))
+sampler = tokendraw.load_sampler(device="cpu")
+result = [explicit, draw(sampler), sampler.name, [text for _, text, _ in warned]]
+"""
+        said = f"'acme' failed: its call raised SystemExit: 1 {HERE}"
+        note = (
+            "'acme' was asked for by the argument sampler=, so no other one takes over. "
+            "Leave out sampler= to let tokendraw choose."
+        )
+        assert drawn(dists, code) == [
+            ["PluginError", said, note, "SystemExit(1)"],
+            [1, 0],
+            "native",
+            [f"{said}. {SILENCE.format('acme')}"],
+        ]
+
+    def test_a_companion_whose_call_raises_is_replaced_and_the_chosen_one_stays(self, dists):
+        no_greedy = EVERYTHING.replace("greedy=True", "greedy=False")
+        dists.add_plugin("acme", plugin("acme", capabilities=no_greedy))
+        dists.add_plugin("beta", faulty("beta", "raise RuntimeError('no driver')", priority=40))
+        code = """
+sampler = tokendraw.load_sampler(device="cpu")
+pairs = [[sampler.name, sampler.resolution.companion]]
+tokens = [draw(sampler), draw(sampler, PLAIN), draw(sampler)]
+pairs.append([sampler.name, sampler.resolution.companion])
+result = [pairs, tokens, reasons(sampler), [text for _, text, _ in warned]]
+"""
+        said = f"its call raised RuntimeError: no driver {HERE.replace('acme', 'beta')}"
+        assert drawn(dists, code) == [
+            [["acme", "beta"], ["acme", "native"]],
+            [[1, 0]] * 3,
+            {
+                "acme": "best available, priority 50",
+                "native": "available, priority 0; serves the rows that acme cannot",
+                "beta": said,
+            },
+            [f"'beta' failed: {said}. {SILENCE.format('beta')}"],
+        ]
+
+    def test_where_nothing_else_can_draw_the_error_says_so_and_what_it_came_from(self, dists):
+        dists.add_plugin("acme", faulty("acme", "raise RuntimeError('no kernel image')"))
+        code = """
+sampler = tokendraw.load_sampler(device="cpu")
+result = [attempt(lambda: draw(sampler)), sampler.name, warned]
+"""
+        assert drawn(dists, code, TOKENDRAW_DISABLE="native") == [
+            [
+                "SamplerUnavailableError",
+                "No plugin can serve the operation 'sample' on cpu. Found acme: its call raised RuntimeError: no "
+                f"kernel image {HERE}; native: switched off by TOKENDRAW_DISABLE. "
+                "Take 'native' out of TOKENDRAW_DISABLE.",
+                "RuntimeError('no kernel image')",
+            ],
+            "acme",
+            [],
+        ]
+
+
+SIXTEEN = """
+import threading
+
+def sixteen_times(call):
+    gate, results = threading.Barrier(16), []
+
+    def thread():
+        gate.wait()
+        try:
+            results.append(call())
+        except BaseException as error:
+            results.append(repr(error))
+
+    threads = [threading.Thread(target=thread) for _ in range(16)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return results
+"""
+
+
+class TestThreads:
+    def test_sixteen_threads_that_resolve_at_once_agree_and_import_each_plugin_once(self, dists):
+        slow = "import builtins, time; builtins.IMPORTED.append(__name__); time.sleep(0.05)\n"
+        dists.add_plugin("acme", slow + plugin("acme", capabilities=EVERYTHING))
+        dists.add_plugin("beta", slow + plugin("beta"))
+        dists.add_plugin("gone", "raise OSError('no libgone')")
+        code = f"""
+import builtins, json
+builtins.IMPORTED = []
+import tokendraw
+{SIXTEEN}
+results = sixteen_times(lambda: tokendraw.resolve(device="cpu"))
+same = all(result == results[0] for result in results)
+print(json.dumps([len(results), same, getattr(results[0], "chosen", str(results[0])), IMPORTED]))
+"""
+        assert answer(dists, code) == [16, True, "acme", ["fake_acme", "fake_beta"]]
+
+    def test_sixteen_threads_whose_sampler_fails_build_one_successor_and_are_warned_once(self, dists):
+        fault = "import time; time.sleep(0.05); raise RuntimeError('no kernel image')"
+        dists.add_plugin("acme", faulty("acme", fault))
+        build = "import time; time.sleep(0.1); return ArgmaxSampler()"
+        dists.add_plugin("beta", plugin("beta", priority=40, capabilities=EVERYTHING, build=build))
+        code = f"""
+{SIXTEEN}
+def load_and_draw():
+    sampler = tokendraw.load_sampler(device="cpu")
+    return [draw(sampler), draw(sampler), sampler.name]
+
+sampler = tokendraw.load_sampler(device="cpu")
+result = [sixteen_times(lambda: draw(sampler)), sampler.name, len(sys.modules["fake_beta"].BUILT)]
+result += [sixteen_times(load_and_draw), len(warned)]
+"""
+        assert drawn(dists, code) == [[[1, 0]] * 16, "beta", 1, [[[1, 0], [1, 0], "beta"]] * 16, 1]
+
+
+KERNELS = """
+import torch
+
+def launch(logits):
+    return torch.zeros(2) @ torch.zeros(3)  # raised by torch
+"""
+SAMPLER = """
+from acme_tokendraw.kernels import launch
+
+class AcmeSampler:
+    def sample(self, logits, metadata):
+        return launch(logits)
+"""
+
+
+class TestOrigins:
+    """Where a failure was."""
+
+    @pytest.mark.parametrize(
+        ("build", "expected"),
+        [
+            (
+                "from acme_tokendraw.sampler import AcmeSampler; return AcmeSampler()",
+                "the proof draw raised RuntimeError: inconsistent tensor size, expected tensor [2] and src [3] to have "
+                "the same number of elements, but got 2 and 3 elements respectively (acme_tokendraw/kernels.py:5)",
+            ),
+            (
+                "import nowhere",
+                "tokendraw_build raised ModuleNotFoundError: No module named 'nowhere' {here}",
+            ),
+            ("return 3", "tokendraw_build needs to return an object with a method sample, found int"),
+        ],
+        ids=["below torch", "at import", "no exception"],
+    )
+    def test_a_reason_ends_with_the_innermost_line_of_the_plugins_own_files(self, dists, build, expected):
+        source = plugin("acme", capabilities=EVERYTHING, build=build)
+        modules = {
+            "acme_tokendraw": source,
+            "acme_tokendraw.sampler": SAMPLER,
+            "acme_tokendraw.kernels": KERNELS,
+        }
+        dists.add("acme-tokendraw", plugins={"acme": "acme_tokendraw:plugin"}, modules=modules)
+        with pytest.warns(SamplerFallbackWarning):
+            sampler = load_sampler(device="cpu")
+        here = place(source, build).replace("fake_acme.py", "acme_tokendraw/__init__.py")
+        (reason,) = [d.reason for d in sampler.resolution.decisions if d.name == "acme"]
+        assert reason == expected.format(here=here)
+
+    @pytest.mark.parametrize("debug", ["", "1"])
+    @pytest.mark.parametrize(
+        ("source", "message"),
+        [
+            (
+                plugin("acme", capabilities=EVERYTHING, build="raise OSError('gone')"),
+                "tokendraw_build failed",
+            ),
+            (faulty("acme", "raise OSError('gone')"), "a call of 'acme' failed"),
+        ],
+        ids=["build", "call"],
+    )
+    def test_the_traceback_is_shown_on_request(self, dists, monkeypatch, caplog, source, message, debug):
+        monkeypatch.setenv("TOKENDRAW_DEBUG", debug)
+        dists.add_plugin("acme", source)
+        with caplog.at_level("DEBUG", logger="tokendraw"), pytest.warns(SamplerFallbackWarning):
+            load_sampler(device="cpu").sample(torch.zeros(2, 3), SamplingMetadata())
+        shown = [(r.levelno, r.getMessage()) for r in caplog.records if r.exc_info]
+        assert shown == [(logging.WARNING if debug else logging.DEBUG, message)]
+        assert "OSError: gone" in caplog.text
