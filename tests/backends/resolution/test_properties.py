@@ -10,14 +10,6 @@ from tokendraw import Need, SamplerUnavailableError, operations, resolve
 from tokendraw.plugin import Capabilities, Upstream
 from tokendraw.resolution import Candidate, Choice, State
 
-NEED = Need()
-DEFAULT = Choice()
-
-
-def asked(name, source="TOKENDRAW_SAMPLER"):
-    return Choice(sampler=name, source=source)
-
-
 CAPABILITIES = st.builds(
     Capabilities,
     device_types=st.sampled_from([None, ("cpu",), ("cuda",), ("cpu", "cuda")]),

@@ -24,6 +24,7 @@ NEED = Need()
 DEFAULT = Choice()
 VERIFYING = VerifyCapabilities.of(EVERYTHING)
 GREATEST = Need(
+    logprobs_mode="processed_logprobs",
     filter_orders=("top_k_first", "joint"),
     gumbel_dtype="fp64",
     dtype="float16",
@@ -136,26 +137,11 @@ def test_a_decision_is_as_written(call, said):
 
 def test_every_field_of_a_need_is_looked_at_by_some_check():
     """A need without a check would be granted in silence."""
-    demanding = {
-        "logprobs_mode": "processed_logprobs",
-        "filter_orders": ("joint",),
-        "gumbel_dtype": "fp64",
-        "dtype": "float16",
-        "vocab_size": 2**20,
-        "valid_flag": True,
-        "threshold": True,
-        "graph_safe": True,
-        "sync_free": True,
-        "batch_invariant": True,
-        "seeding": "counter",
-        "tie_rule": "exact_k",
-    }
-    # One bounds what callers ask for, the other spares work, whoever serves them.
-    of_batches = {"max_logprobs", "logprob_ranks"}
-    assert set(demanding) == {field.name for field in fields(Need)} - of_batches
-    poor = Capabilities(max_vocab_size=1000)
+    # Two are of batches: one bounds what callers ask for, the other spares work, whoever serves them.
+    poor = Capabilities(max_vocab_size=1000, tie_rule="exact_k")
     assert why(poor) == "best available, priority 0"
-    for field, value in demanding.items():
+    for field in {field.name for field in fields(Need)} - {"max_logprobs", "logprob_ranks"}:
+        value = ("joint",) if field == "filter_orders" else getattr(GREATEST, field)
         assert "needs" in why(poor, need=replace(NEED, **{field: value})), field
 
 
