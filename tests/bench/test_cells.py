@@ -1,12 +1,14 @@
 """What ``tokendraw bench`` times: cells of presets and sweeps, their requests, and their inputs."""
 
 import itertools
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from text_tables import pairs
 from tokendraw import SamplingParams
 from tokendraw_bench import make_inputs, mean_nucleus, metadata_of, operations
 from tokendraw_bench.cells import FAMILIES, UNUSUAL, Cell, min_vocab_size
@@ -22,27 +24,21 @@ VERIFIED = VerifyCell(3, 300, "float32", "both", "peaked-7", 4, "rejection")
 EDITED = ProcessCell(3, 3200, "float32", "all", 40)
 
 
+GRIDS = {
+    **{
+        f"{name} {preset}": (name, operations.get(name).grid(preset))
+        for name in operations.NAMES
+        for preset in operations.get(name).presets
+    },
+    **{name: (sweep.operation, sweep.cells()) for name, sweep in SWEEPS.items()},
+    **{f"small {name}": (sweep.operation, sweep.cells(small=True)) for name, sweep in SWEEPS.items()},
+}
+
+
 class TestGrids:
-    @pytest.mark.parametrize("preset", ["quick", "design"])
-    @pytest.mark.parametrize("operation", operations.NAMES)
-    def test_a_preset_has_each_cell_once_and_neighbours_share_their_inputs(self, operation, preset):
-        bench = operations.get(operation)
-        self.assert_sound(bench.grid(preset), bench.input_key)
-
-    @pytest.mark.parametrize("small", [False, True])
-    @pytest.mark.parametrize("name", SWEEPS)
-    def test_so_does_a_sweep_whose_cells_shrink_on_a_cpu(self, name, small):
-        sweep = SWEEPS[name]
-        cells = sweep.cells(small=small)
-        self.assert_sound(cells, operations.get(sweep.operation).input_key)
-        assert not small or (max(c.batch for c in cells), max(c.vocab_size for c in cells) <= 33_334) == (
-            2,
-            True,
-        )
-
-    @staticmethod
-    def assert_sound(cells, input_key):
-        keys = [input_key(cell) for cell in cells]
+    @pytest.mark.parametrize(("operation", "cells"), GRIDS.values(), ids=GRIDS)
+    def test_a_preset_or_sweep_has_each_cell_once_and_neighbours_share_their_inputs(self, operation, cells):
+        keys = [operations.get(operation).input_key(cell) for cell in cells]
         assert len(cells) == len(set(cells)) > 1
         assert 1 + sum(here != there for here, there in itertools.pairwise(keys)) == len(set(keys))
 
@@ -57,44 +53,21 @@ class TestGrids:
         )
 
 
-PLAIN = SamplingParams(temperature=0.8)
-BOTH = replace(PLAIN, top_k=50, top_p=0.9)
-ONE_OF_EACH = [PLAIN, replace(PLAIN, top_k=50), replace(PLAIN, top_p=0.9), BOTH, replace(PLAIN, min_p=0.05)]
-OWN = {"temperature": 1.5, "top_k": 7, "top_p": 0.3, "filter_order": "joint", "logprobs": 4}
-UNSEEDED = [None] * 5
-REQUESTS = [
-    *(
-        ({"filters": filters}, [params] * 5, range(5))
-        for filters, params in zip(("none", "top-k", "top-p", "both", "min-p"), ONE_OF_EACH, strict=True)
-    ),
-    ({"filters": "min-p", "min_p": 0.2}, [replace(PLAIN, min_p=0.2)] * 5, range(5)),
-    (OWN, [SamplingParams(**OWN)] * 5, range(5)),
-    ({"seeded": False}, [BOTH] * 5, UNSEEDED),
-    ({"filters": "mixed"}, ONE_OF_EACH, range(5)),
-    (
-        {"filters": "kinds"},
-        [BOTH, BOTH, replace(BOTH, temperature=0.0), replace(BOTH, min_p=0.05), BOTH],
-        [0, None, 2, 3, 4],
-    ),
-    ({"special": "seeded"}, [BOTH] * 5, [0, *UNSEEDED[1:]]),
-    (
-        {"special": "three"},
-        [BOTH, BOTH, replace(BOTH, temperature=0.0), BOTH, replace(BOTH, logprobs=5)],
-        [0, *UNSEEDED[1:]],
-    ),
-    ({"special": "three", "batch": 1}, [BOTH], [0]),
-    ({"special": "top-k-200"}, [replace(BOTH, top_k=200), *[BOTH] * 4], UNSEEDED),
-    ({"special": "top-p-alone"}, [replace(BOTH, top_k=0), *[BOTH] * 4], UNSEEDED),
-]
+def asked_by(cell):
+    """Return the request of each row of a cell: the fields that are not at their default, and the seed."""
+    neutral = asdict(SamplingParams())
+    for params, seed in zip(cell.requests, cell.seeds, strict=True):
+        given = {name: value for name, value in asdict(params).items() if value != neutral[name]}
+        yield ", ".join(f"{name}={value}" for name, value in (given | {"seed": seed}).items())
 
 
 class TestRequests:
-    @pytest.mark.parametrize(("changes", "requests", "seeds"), REQUESTS, ids=str)
-    def test_rows_ask_for_what_the_cell_says(self, changes, requests, seeds):
-        cell = replace(CELL, **changes)
-        assert (cell.requests, cell.seeds) == (requests, [*seeds])
+    @pytest.mark.parametrize(("changes", "requests"), pairs(Path(__file__).with_name("requests.txt")))
+    def test_rows_ask_for_what_the_cell_says(self, changes, requests):
+        cell = replace(CELL, **eval(f"dict({changes})"))
+        assert "\n".join(asked_by(cell)) == requests
         metadata = metadata_of(cell, CPU)
-        assert metadata.facts.any_seeded == any(seed is not None for seed in seeds)
+        assert metadata.facts.any_seeded == any(seed is not None for seed in cell.seeds)
         assert metadata.facts.all_seeded == (None not in cell.seeds)
         assert metadata.positions is None or len(set(metadata.positions.tolist())) == cell.batch
 
@@ -191,10 +164,7 @@ class TestLogits:
         assert finite[:, 2000].all()
 
     def test_padding_is_behind_each_row_and_changes_no_logits(self):
-        plain, padded = (
-            make_inputs(replace(CELL, batch=3, dtype="bfloat16", row_padding=padding), CPU, 1)[0]
-            for padding in (0, 3)
-        )
+        plain, padded = (make_inputs(replace(CELL, row_padding=size), CPU, 1)[0] for size in (0, 3))
         assert torch.equal(plain, padded)
         assert (plain.stride(), padded.stride()) == ((300, 1), (303, 1))
 

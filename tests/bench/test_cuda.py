@@ -30,11 +30,9 @@ def timer(cuda):
 
 
 def test_the_working_set_is_several_times_the_l2(cuda, timer):
-    cache = torch.cuda.get_device_properties(cuda).L2_cache_size
-    assert timer.working_set >= 4 * cache
-    assert timer.buffers(timer.working_set) == 2
-    assert timer.buffers(timer.working_set // 10) in (10, 11)
-    assert timer.buffers(1000) == 64
+    size = timer.working_set
+    assert size >= 4 * torch.cuda.get_device_properties(cuda).L2_cache_size
+    assert [timer.buffers(nbytes) for nbytes in (size, size // 10 + 1, 1000)] == [2, 10, 64]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -66,16 +64,12 @@ def raise_when_captured(logits):
         raise ValueError("not here")
 
 
-def wait(logits):
-    torch.cuda.current_stream().synchronize()
-
-
 @pytest.mark.parametrize(
     ("draw", "reason"),
     [
         (lambda logits: float(logits.sum()), "RuntimeError: called a synchronizing CUDA operation"),
         (raise_when_captured, "ValueError: not here"),
-        (wait, ""),
+        (lambda logits: torch.cuda.current_stream().synchronize(), ""),
     ],
 )
 def test_a_broken_capture_is_a_failure_and_leaves_the_rest_alone(cuda, timer, draw, reason):
@@ -122,8 +116,7 @@ def test_samples_of_single_calls_take_every_buffer_in_turn(cuda):
     buffers = [torch.full((2, 299), float(index), device=cuda) for index in range(timer.buffers(1))]
     padded = [torch.nn.functional.pad(logits, (0, 1))[:, :299] for logits in buffers]
     found = timer.time({"draw": TimedCall(draw=draw)}, padded)["draw"]
-    assert isinstance(found, Timing), found
-    assert (len(padded), strides) == (3, {(300, 1)})
+    assert (len(padded), strides, isinstance(found, Timing)) == (3, {(300, 1)}, True)
     assert counts.min() >= 20  # 60 samples; those of the host are 20 at most, on all three
 
 
@@ -132,8 +125,7 @@ def test_samples_of_single_calls_take_every_buffer_in_turn(cuda):
     [
         "--op sample --batch 64 --vocab-size 128256 --family peaked-7 --sampler native --sampler torch-sort",
         "--op verify --batch 16 --vocab-size 32000 --sampler native --memory",
-        "--op process_logits --batch 16 --vocab-size 32000 --edits penalties --sampler native --sampler torch-dense "
-        "--memory",
+        "--op process_logits --batch 16 --edits penalties --sampler native --sampler torch-dense --memory",
         *(
             f"--preset cliffs --small --sampler native --sweep {name}"
             for name in ("special-row", "row-padding")

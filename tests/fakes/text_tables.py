@@ -1,5 +1,6 @@
 """Tables of calls and what they lead to, in text files that are read more easily than code."""
 
+import re
 from pathlib import Path
 
 
@@ -13,3 +14,8 @@ def pairs(path: Path) -> list[tuple[str, str]]:
             found.append((line, []))
     assert all(below for _, below in found), path
     return [(call, "\n".join(below)) for call, below in found]
+
+
+def agree(said: str, found: str) -> bool:
+    """Whether a text is as a table says it, in which three dots stand for any text."""
+    return said == found or bool(re.fullmatch(".*".join(map(re.escape, said.split("..."))), found, re.DOTALL))

@@ -71,16 +71,6 @@ class Measured:
     read_by: str
     calls: dict[str, Timing | Failure]
 
-    def microseconds(self) -> dict[str, float]:
-        """Return the median time of each call by its name.
-
-        :raises RuntimeError: a call has none; the error names the call and the reason.
-        """
-        for name, entry in self.calls.items():
-            if not isinstance(entry, Timing):
-                raise RuntimeError(f"{name} has no time: {entry.reason}")
-        return {name: entry.us for name, entry in self.calls.items() if isinstance(entry, Timing)}
-
 
 def measure(
     calls: Mapping[str, TimedCall],
