@@ -128,8 +128,7 @@ def test_what_is_no_device_is_the_same_error_for_every_caller(device):
 def test_the_cpu_is_the_cpu_under_any_of_its_names():
     for device in (torch.device("cpu:0"), "cpu:0", "cpu"):
         assert load_on(device).device == torch.device("cpu")
-    assert detect_host("cpu:0") == detect_host("cpu") == CPU
-    assert str(CPU) == "cpu"
+    assert (detect_host("cpu:0"), detect_host("cpu"), str(CPU)) == (CPU, CPU, "cpu")
 
 
 @a_cpu_alone

@@ -66,8 +66,10 @@ class TestVariables:
         assert dict(settings_in_force(read_settings(set_here))) == set_here
 
     @pytest.mark.parametrize("name", [*VARIABLES, *ENGINE_SWITCHES])
-    def test_an_empty_variable_counts_as_unset(self, home, name):
+    def test_an_empty_variable_or_key_of_the_file_counts_as_unset(self, home, name):
         assert read_settings({name: ""}) == read_settings({name: "  "}) == Settings()
+        path = config(home, 'sampler = ""\npriority = []\n')
+        assert read_settings({}) == Settings(config=path)
 
     @pytest.mark.parametrize(
         ("text", "expected"),
@@ -107,10 +109,6 @@ class TestFiles:
             ({"TOKENDRAW_CONFIG": "~/elsewhere/tokendraw/config.toml"}, moved),
         ):
             assert read_settings(variables).config == path
-
-    def test_an_empty_string_or_list_in_the_file_counts_as_unset(self, home):
-        path = config(home, 'sampler = ""\npriority = []\n')
-        assert read_settings({}) == Settings(config=path)
 
 
 def told_of(home):

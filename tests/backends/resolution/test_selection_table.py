@@ -1,8 +1,9 @@
 """Who is chosen on every platform, with every upstream version, choice and logprobs mode, and every word about it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 from unittest import mock
 
 import tokendraw_aiter
@@ -31,8 +32,7 @@ NO_KERNELS = (
 """As :func:`tokendraw_flashinfer.kernels.find` says where there is neither."""
 
 
-@dataclass(frozen=True)
-class Upstream:
+class Upstream(NamedTuple):
     """A version of the library behind a plugin, and why its kernels cannot be had, if so."""
 
     label: str
@@ -93,9 +93,7 @@ def _candidate(module: object, host: Host, installed: Upstream) -> Candidate:
     )
 
 
-def _outcomes(
-    vendor: object, name: str, host: Host, installed: Upstream
-) -> Iterator[tuple[str, str, list[str]]]:
+def _outcomes(vendor, name, host, installed):
     """(The choice and mode, what is chosen, what the user hears) for one platform and version."""
     torch, triton = Upstream("", "2.11.0"), Upstream("", "3.6.0")
     choices = {
