@@ -43,7 +43,7 @@ def judge(backend, logits, requests, *, mode="raw_logprobs", dtype="fp32", metad
                 verdict.judged += 1
                 if output.token_ids[i] != token:
                     faults.append(f"token {output.token_ids[i]}, not {token}")
-            faults += _numbers(output, i, row, request, mode)
+            faults += _numbers(output, i, row, asked, mode)
         elif row.valid and output.threshold is not None:
             least, most = (
                 reference.threshold(reference.prepare(values, replace(request, top_p=min(1.0, p))))
@@ -57,10 +57,12 @@ def judge(backend, logits, requests, *, mode="raw_logprobs", dtype="fp32", metad
 
 def _numbers(output, i, row, request, mode):
     """Yield what is wrong with the bounds, the mass and the log-probabilities of a row."""
-    for name in ("threshold", "ceiling"):
+    has_ceiling = request.typical_p < 1 or request.xtc_probability > 0
+    ceiling = reference.ceiling(row) if has_ceiling else np.inf
+    for name, wanted in (("threshold", reference.threshold(row)), ("ceiling", ceiling)):
         bound = getattr(output, name)
-        if bound is not None and not np.array_equal(bound[i], getattr(reference, name)(row), equal_nan=True):
-            yield f"{name} {bound[i]}, not {getattr(reference, name)(row)}"
+        if bound is not None and not np.array_equal(bound[i], wanted, equal_nan=True):
+            yield f"{name} {bound[i]}, not {wanted}"
     if output.log_kept_mass is not None:
         mass = float(output.log_kept_mass[i])
         if mass > 0 or abs(mass - reference.log_kept_mass(row)) > CLOSE:

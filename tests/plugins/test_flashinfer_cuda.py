@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from goodness_of_fit import FALSE_ALARM, INF, NAN, binomial_interval, chi_square
-from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams
+from goodness_of_fit import FALSE_ALARM, INF, NAN, chi_square
+from tokendraw import Need, SamplingMetadata, SamplingParams
 from tokendraw_testing import reference
-from tokendraw_testing.reference_walk import distribution
-from verifying import row_metadata, softmax, verify
 
 pytestmark = pytest.mark.gpu
 
@@ -116,91 +114,3 @@ def test_draws_follow_the_distribution(single_sequence, device):
         prepared = reference.prepare(row.numpy(), params)
         expected = np.where(prepared.kept, np.exp(prepared.y), 0.0)
         assert chi_square(drawn[:, i :: len(requests)].ravel(), expected / expected.sum()) > FALSE_ALARM
-
-
-# Verification.
-
-WIDE = {
-    "none": SamplingParams(temperature=0.8),
-    "top_k": SamplingParams(top_k=50),
-    "top_p": SamplingParams(top_p=0.9),
-    "min_p": SamplingParams(min_p=0.02),
-    "both": BOTH,
-    "joint": replace(BOTH, filter_order="joint"),
-}
-
-
-@pytest.fixture(scope="module")
-def verifier(device):
-    from tokendraw_flashinfer.verifier import FlashInferVerifier
-
-    return FlashInferVerifier(device, Need())
-
-
-@pytest.mark.parametrize("name", WIDE)
-@pytest.mark.parametrize("size", [1200, 5003])
-def test_tokens_of_wide_rows_follow_the_target(verifier, device, name, size):
-    """top-p has two algorithms: from 2048 tokens on FlashInfer changes over."""
-    trials, params = 4096, WIDE[name]
-    rng = np.random.default_rng(3)
-    target, draft = (rng.normal(size=size).astype(np.float32) * 2 for _ in range(2))
-    q = torch.from_numpy(softmax(draft)).float().to(device)
-    p = distribution(reference.prepare(target, params))
-    drawn, accepted = [], 0
-    for _ in range(24):
-        ids = torch.multinomial(q, trials, replacement=True).unsqueeze(1)
-        drafts = Drafts.from_counts(ids, [1] * trials, draft_probs=q.expand(trials, size))
-        rows = torch.from_numpy(target).to(device).expand(2 * trials, size)
-        output = verifier.verify(rows, drafts, row_metadata(drafts, params))
-        drawn.append(output.token_ids[:, 0])
-        accepted += int(output.num_accepted.sum())
-    assert chi_square(torch.cat(drawn).cpu().numpy(), p) > FALSE_ALARM
-    low, high = binomial_interval(24 * trials, float(np.minimum(p, q.cpu().double().numpy()).sum()))
-    assert low <= accepted <= high
-
-
-@pytest.mark.parametrize("name", ["none", "both"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_equal_logits_are_accepted_a_million_times(verifier, device, name, dtype):
-    rejected, requests, most, size = 0, 2500, 4, 64
-    for trial in range(100):
-        torch.manual_seed(trial)
-        target = torch.randn(requests, most + 1, size, device=device).mul_(4).to(dtype)
-        draft = target[:, :-1].flatten(0, 1)
-        params = SamplingMetadata.from_params([WIDE[name]], device=device)
-        names = [
-            field
-            for field in ("temperature", "top_k", "top_p", "min_p")
-            if getattr(params, field) is not None
-        ]
-
-        def metadata(rows, params=params, names=names):
-            return replace(params, **{field: getattr(params, field).expand(rows) for field in names})
-
-        ids = verifier.sample(draft, metadata(len(draft)), draft=True).token_ids
-        drafts = Drafts.from_counts(ids, [most] * requests, draft_logits=draft)
-        output = verifier.verify(target.flatten(0, 1), drafts, metadata(requests * (most + 1)))
-        rejected += int((output.num_accepted < most).sum())
-    assert rejected == 0
-
-
-@pytest.mark.parametrize("bad", [0.0, -0.5, NAN, INF])
-def test_an_impossible_draft_is_rejected(verifier, device, bad):
-    requests, p = 40_000, np.array([0.4, 0.3, 0.2, 0.1])
-    q = torch.tensor([bad, 0.05, 0.5, 0.45]).expand(requests, 4)
-    target = np.tile(np.log(p).astype(np.float32), (2 * requests, 1))
-    output = verify(verifier, target, [[0]] * requests, SamplingParams(), device=device, draft_probs=q)
-    assert not output.num_accepted.any()
-    residual = np.array([0.4, 0.25, 0.0, 0.0])
-    assert chi_square(output.token_ids[:, 0].cpu().numpy(), residual / residual.sum()) > FALSE_ALARM
-
-
-def test_an_empty_residual_gives_way_to_the_target(verifier, device):
-    requests, p = 40_000, np.array([0.4, 0.3, 0.2, 0.1])
-    q = torch.from_numpy(2 * p).expand(requests, 4)
-    target = np.tile(np.log(p).astype(np.float32), (2 * requests, 1))
-    output = verify(verifier, target, [[0]] * requests, SamplingParams(), device=device, draft_probs=q)
-    rejected = (output.num_accepted == 0).cpu().numpy()
-    low, high = binomial_interval(requests, 0.5)
-    assert low <= rejected.sum() <= high
-    assert chi_square(output.token_ids.cpu().numpy()[rejected, 0], p) > FALSE_ALARM
