@@ -17,6 +17,8 @@ from tokendraw_triton_gumbel import edit_launches, plugin
 from tokendraw_triton_gumbel.kernels import large_set, large_set_passes, large_set_search
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
+from verifying import Batch
+from verifying import chains as chains_of
 
 CPU = torch.device("cpu")
 DTYPES = torch.float32, torch.bfloat16, torch.float16
@@ -369,9 +371,39 @@ def described():
     degrees = [1e-40, 1e-39, 3e-38, 2e-37, 1e-44]
     for fields in ({}, {"top_k": 7}, {"top_p": 0.8}):
         rows = np.stack([rng.normal(0, 3, 60) * degree for degree in degrees]).astype(np.float32)
-        requests = [SamplingParams(temperature=t, seed=i, **fields) for i, t in enumerate(degrees)]
-        verdicts.append(judge(sampler(), torch.from_numpy(rows), requests))
+        requests = [
+            SamplingParams(temperature=t, seed=i, logprobs=2, **fields) for i, t in enumerate(degrees)
+        ]
+        logits, mode = torch.from_numpy(rows), "temperature_logprobs"
+        verdicts.append(judge(sampler(mode), logits, requests, mode=mode))
     return judged(*verdicts)
+
+
+def chains():
+    """Return how many chains are those of float64, of vocabularies of several groups of tiles; another one raises.
+
+    Some requests are verified by several programs; of most the first draft is rejected.
+    """
+    count = 0
+    for number, (size, scale, kind, mode, processors) in enumerate(
+        (
+            (8193, 1.0, "logits", "rejection", 2),
+            (8193, 1.0, "probs", "block", 1),
+            (8193, 1.0, None, "rejection", 3),
+            (4099, 0.02, "logits", "rejection", 3),
+            (4099, 0.02, "probs", "rejection", 1),
+        )
+    ):
+        batch = Batch(3, size, seed=size + number)
+        for rows in (batch.target, batch.draft):
+            rows[:] = [logits * np.float32(scale) for logits in rows]
+        for ids in batch.lists:
+            ids[:1] = [7919 % size] * len(ids[:1])
+        backend = sampler()
+        backend._target = backend._target._replace(processors=processors)
+        found = chains_of(batch.verify(backend, kind, mode=mode))
+        count += sum(batch.agrees(i, tokens, kind, mode=mode) for i, tokens in enumerate(found))
+    return count
 
 
 def slots():
