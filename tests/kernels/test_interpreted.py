@@ -16,7 +16,6 @@ VERIFICATIONS = (
     "verify crossing",
     "verify ceilings",
     "verify filters from moments",
-    "verify noise precision",
     "verify thresholds",
 )
 """Lines that take every way through the kernels of verifications. All of them would take the interpreter too long."""
@@ -83,7 +82,7 @@ def test_every_row_is_that_of_float64(name):
 
 @pytest.mark.slow
 def test_chains_in_vocabularies_of_many_tiles_are_those_of_float64():
-    assert interpreted("directed", "chains") >= 12
+    assert interpreted("directed", "chains") >= 17
 
 
 @pytest.mark.slow

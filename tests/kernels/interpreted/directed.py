@@ -385,13 +385,15 @@ def chains():
     Some requests are verified by several programs; of most the first draft is rejected.
     """
     count = 0
-    for number, (size, scale, kind, mode, processors) in enumerate(
+    for number, (size, scale, kind, mode, processors, noise) in enumerate(
         (
-            (8193, 1.0, "logits", "rejection", 2),
-            (8193, 1.0, "probs", "block", 1),
-            (8193, 1.0, None, "rejection", 3),
-            (4099, 0.02, "logits", "rejection", 3),
-            (4099, 0.02, "probs", "rejection", 1),
+            (8193, 1.0, "logits", "rejection", 2, "fp32"),
+            (8193, 1.0, "probs", "block", 1, "fp32"),
+            (8193, 1.0, None, "rejection", 3, "fp32"),
+            (4099, 0.02, "logits", "rejection", 3, "fp32"),
+            (4099, 0.02, "probs", "rejection", 1, "fp32"),
+            (1100, 1.0, "probs", "rejection", 1, "fp64"),
+            (1100, 1.0, None, "block", 1, "fp64"),
         )
     ):
         batch = Batch(3, size, seed=size + number)
@@ -399,10 +401,10 @@ def chains():
             rows[:] = [logits * np.float32(scale) for logits in rows]
         for ids in batch.lists:
             ids[:1] = [7919 % size] * len(ids[:1])
-        backend = sampler()
+        backend = sampler(gumbel_dtype=noise)
         backend._target = backend._target._replace(processors=processors)
         found = chains_of(batch.verify(backend, kind, mode=mode))
-        count += sum(batch.agrees(i, tokens, kind, mode=mode) for i, tokens in enumerate(found))
+        count += sum(batch.agrees(i, tokens, kind, mode=mode, dtype=noise) for i, tokens in enumerate(found))
     return count
 
 
