@@ -85,7 +85,7 @@ test-reports: $(VENV)/.browser  ## The pages of `bench --html` and `check --html
 	$(BIN)/python -m pytest tests/browser $(PYTEST)
 
 # Its tests with a library compiled for a sanitizer, without the vector units, which take a compiler minutes there.
-CPU_CALLS := $(addprefix tests/plugins/test_cpu_,draws.py edits.py verify.py)
+CPU_CALLS := tests/plugins/test_cpu.py
 CPU_THREADS := $(addprefix tests/plugins/test_cpu_library.py::test_,helpers_keep_off_the_core_of_the_caller \
 	a_call_has_the_threads_of_torch_and_the_same_tokens_with_any_number)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 import triton
-from triton._C.libtriton import ir
 from triton._utils import find_paths_if, get_iterable_path
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
@@ -161,11 +160,6 @@ def sampler_for(target, **need):
     return sampler
 
 
-def flat(arguments):
-    """The arguments of a launch, and the fields of those that are groups."""
-    return [field for each in arguments for field in (flat(each) if isinstance(each, tuple) else (each,))]
-
-
 # Compilation for targets, and the interpreter.
 
 
@@ -196,17 +190,6 @@ def compiled_call(call, target, *, attributes=None):
     """
     source, options = _source(call, target, attributes or {})
     return triton.compile(source, target=GPUTarget(*TARGETS[target]), options=options).asm
-
-
-def translate(call, target):
-    """Translate a kernel for the arguments of a call into Triton's IR alone, which has every type checked."""
-    source, options = _source(call, target, {})
-    backend, context = make_backend(GPUTarget(*TARGETS[target])), ir.context()
-    ir.load_dialects(context)
-    backend.load_dialects(context)
-    parsed = backend.parse_options(options)
-    functions = backend.get_codegen_implementation(parsed)
-    return source.make_ir(GPUTarget(*TARGETS[target]), parsed, functions, backend.get_module_map(), context)
 
 
 def _source(call, target, attributes):

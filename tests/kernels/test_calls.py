@@ -1,10 +1,13 @@
-"""Addresses, values and grids of triton-gumbel's launches between calls, with kernels that only record arguments."""
+"""Calls of triton-gumbel, with kernels that only note what they are given: which of them a call launches, which values
+these read, what another call compiles anew, and what stays of a call.
+"""
 
 import ctypes
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -13,17 +16,23 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from triton import knobs
 
-from tokendraw import BatchFacts, Drafts, Need, SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel import compiled_calls, launch, plan
+from tokendraw import BatchFacts, Drafts, Need, RequestSlots, SamplingMetadata, SamplingParams, speculative
+from tokendraw_triton_gumbel import compiled_calls, launch
+from tokendraw_triton_gumbel.edit_launches import ProcessLaunches
 from tokendraw_triton_gumbel.kernels.arguments import DrawResults, Logits, RowParams
 from tokendraw_triton_gumbel.launch import Launch
+from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import compilations
 from verifying import row_metadata
 
 CPU, ROWS, V = torch.device("cpu"), 4, 2000
+PLAIN = SamplingParams()
 SEEDED = SamplingParams(temperature=0.8, seed=1)
 FILTERED = replace(SEEDED, top_k=50, top_p=0.9, min_p=0.1)
+INTERVALS = replace(FILTERED, filter_order="temperature_last", xtc_probability=0.5, xtc_threshold=0.2)
+DESCRIBED = SamplingParams(logprobs=2)
+MOMENTS = replace(SEEDED, filters={"top_n_sigma": 1.0})
 NAMES = {"seed": "seeds"} | {
     name: name for name in ("temperature", "seeded", "positions", "top_k", "top_p", "min_p")
 }
@@ -36,6 +45,9 @@ class Launches(list):
     def taken(self):
         result, self[:] = self[:], []
         return result
+
+    def names(self):
+        return [name for name, *_ in self.taken()]
 
 
 @pytest.fixture
@@ -53,12 +65,160 @@ def launched(kernels, monkeypatch):
     return result
 
 
-def here():
-    return TritonGumbelSampler(CPU, Need())
+def here(**need):
+    return TritonGumbelSampler(CPU, Need(**need))
 
 
 def metadata_of(*params):
     return SamplingMetadata.from_params(params, positions=range(len(params)))
+
+
+# Which kernels a call launches.
+
+
+def sample(params, **need):
+    here(**need).sample(torch.zeros(ROWS, V), metadata_of(*[params] * ROWS))
+
+
+def score(params):
+    here().score(torch.zeros(ROWS, V), torch.zeros(ROWS, dtype=torch.int64), metadata_of(*[params] * ROWS))
+
+
+def verify(params, kind=None, mode="rejection", **need):
+    q = {} if kind is None else {kind: torch.zeros(3, V)}
+    drafts = Drafts.from_lists([[5, 6], [7]], **q)
+    here(**need).verify(torch.zeros(5, V), drafts, row_metadata(drafts, params), mode=mode)
+
+
+def slots_for(**params):
+    """Create slots with one request."""
+    slots = RequestSlots(4, 8, V)
+    slots.add(2, SamplingParams(**params), prompt_token_ids=[1, 2])
+    return slots
+
+
+def process(slots, *, dtype=torch.float32, index=torch.int64, drafts=None, bitmask=False, offset=0):
+    """Process three rows; returns the processor."""
+    logits = torch.zeros(3 * V + offset, dtype=dtype)[offset:].view(3, V)
+    words = torch.full((3, 64), -1, dtype=torch.int32)[:, :63] if bitmask else None
+    processor = TritonLogitsProcessor(CPU)
+    processor._launches = ProcessLaunches("cuda", processors=132)
+    assert processor.process(logits, slots, torch.tensor([2, 0, 1], dtype=index), words, drafts) is logits
+    return processor
+
+
+def drafted(dtype=torch.int64):
+    """Create two drafts of one request: three rows."""
+    ids, offsets = torch.tensor([4, 5], dtype=dtype), torch.tensor([0, 3], dtype=dtype)
+    return Drafts(draft_token_ids=ids, cu_num_logits=offsets, max_drafts=2)
+
+
+def edit(*, bitmask=False, drafts=None, **params):
+    process(slots_for(**params), bitmask=bitmask, drafts=drafts)
+
+
+def append(rows, *shape):
+    tokens = torch.zeros(shape, dtype=torch.int64)
+    TritonLogitsProcessor(CPU).append(slots_for().tables, torch.arange(rows), tokens)
+
+
+EVERYTHING = {
+    "repetition_penalty": 1.5,
+    "logit_bias": {3: 1.0},
+    "allowed_token_ids": [1, 2],
+    "bad_words": [[1, 2]],
+    "min_tokens": 2,
+    "stop_token_ids": [5],
+}
+DRY = {"dry_multiplier": 0.8, "dry_sequence_breakers": [7]}
+WINDOW = {"presence_penalty": 0.5, "penalty_last_n": 5}
+TILES, DRAWS, LARGE, ACCEPTS = "tile_statistics", "draw_rows", "draw_large_sets", "accept_drafts"
+DRAWN, DRAWN_LARGE = [TILES, DRAWS], [TILES, DRAWS, LARGE]
+EDITED = ["process_logits"]
+LAUNCHES = {
+    "plain": (partial(sample, PLAIN), DRAWN),
+    "filters": (partial(sample, FILTERED), DRAWN_LARGE),
+    "the best tokens": (
+        partial(sample, replace(FILTERED, logprobs=2)),
+        [*DRAWN_LARGE, "count_ranks", "row_logprobs"],
+    ),
+    "no ranks": (
+        partial(sample, replace(FILTERED, logprobs=2), logprob_ranks=False),
+        [*DRAWN_LARGE, "row_logprobs"],
+    ),
+    "scores without filters": (partial(score, PLAIN), [TILES, "score_rows"]),
+    "scores without best tokens": (partial(score, SamplingParams(logprobs=0)), [TILES, "score_rows"]),
+    "scores with best tokens": (
+        partial(score, SamplingParams(logprobs=2)),
+        [TILES, "row_logprobs", "score_rows"],
+    ),
+    "drafts with logits": (partial(verify, FILTERED, "draft_logits"), [*DRAWN_LARGE, ACCEPTS]),
+    "drafts with probabilities": (
+        partial(verify, FILTERED, "draft_probs"),
+        [*DRAWN_LARGE, "check_probs", ACCEPTS],
+    ),
+    "chosen drafts": (partial(verify, SEEDED), [*DRAWN, ACCEPTS]),
+    "blocks": (
+        partial(verify, FILTERED, "draft_probs", "block"),
+        [*DRAWN_LARGE, "check_probs", "weigh_blocks", ACCEPTS],
+    ),
+    "coupled": (partial(verify, FILTERED, "draft_probs", "coupled"), [*DRAWN_LARGE, ACCEPTS]),
+    "greedy in blocks": (
+        partial(verify, SamplingParams(temperature=0.0), "draft_logits", "block"),
+        [*DRAWN, ACCEPTS],
+    ),
+    "no edits": (partial(edit, stop_token_ids=[3]), []),
+    "a bitmask": (partial(edit, bitmask=True), EDITED),
+    "edits by lists": (partial(edit, **EVERYTHING, bitmask=True, drafts=drafted()), EDITED),
+    "a thinking budget": (
+        partial(edit, thinking_budget=(2, [1], [5, 6]), drafts=drafted()),
+        ["find_forced_ids", *EDITED],
+    ),
+    "DRY": (partial(edit, **DRY, drafts=drafted()), ["open_tables", "fill_tables", *EDITED]),
+    "a window": (
+        partial(edit, **DRY, **WINDOW, drafts=drafted()),
+        ["open_tables", "fill_tables", "count_window", *EDITED],
+    ),
+    "a step of tokens": (partial(append, 3, 3), ["append_tokens"]),
+    "a step of drafts": (partial(append, 3, 3, 2), ["append_tokens"]),
+    "no rows to append to": (partial(append, 0, 0), []),
+    "no tokens to append": (partial(append, 1, 1, 0), []),
+}
+"""Calls, and all that they launch: target and drafts share launches, and nothing is launched that is not needed."""
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_a_call_launches_what_its_requests_need(launched, name):
+    call, expected = LAUNCHES[name]
+    call()
+    assert launched.names() == expected
+
+
+@pytest.mark.parametrize(
+    ("params", "more"),
+    [(INTERVALS, {"filter_params", "redraw_rows"}), (MOMENTS, {"row_moments", "combine_floors"})],
+)
+def test_rare_requests_take_launches_of_their_own(launched, params, more):
+    for call in (partial(sample, params), partial(verify, params, "draft_logits")):
+        call()
+        assert more <= set(launched.names())
+
+
+def test_a_filter_that_reads_no_moments_has_floors_too(launched, dists):
+    dists.add_filter("return -value")
+    sample(SamplingParams(filters={"acme": 0.5}))
+    assert launched.names().count("combine_floors") == 1
+
+
+def test_facts_that_change_decide_the_launches_of_the_next_call(launched):
+    backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[FILTERED] * ROWS)
+    nothing = BatchFacts(max_top_k=0, any_top_p=False, any_min_p=False)
+    for facts, expected in ((metadata.facts, DRAWN_LARGE), (nothing, DRAWN), (metadata.facts, DRAWN_LARGE)):
+        backend.sample(logits, replace(metadata, facts=facts, row_kinds=None))
+        assert launched.names() == expected
+
+
+# Which values the kernels read.
 
 
 def group(arguments, kind):
@@ -72,26 +232,6 @@ def values_at(address, dtype, count):
     return torch.frombuffer(bytearray(content), dtype=dtype).tolist()
 
 
-def params_read(launched, call, metadata):
-    """Read the values of all parameters during the draw of a call, by field of the metadata."""
-    result = {}
-
-    def look(arguments):
-        params = group(arguments, RowParams)
-        if params is not None:
-            for name, field in NAMES.items():
-                tensor = getattr(metadata, name)
-                result[name] = values_at(getattr(params, field), tensor.dtype, tensor.shape[0])
-
-    launched.look = look
-    call()
-    return result
-
-
-def in_memory(metadata):
-    return {name: getattr(metadata, name).tolist() for name in NAMES}
-
-
 def spread(metadata, names=tuple(NAMES)):
     """Copy parameters into tensors with a stride of 2."""
     tensors = {name: getattr(metadata, name) for name in names}
@@ -100,207 +240,111 @@ def spread(metadata, names=tuple(NAMES)):
     )
 
 
-# Values and addresses.
+def doubled(metadata):
+    for name in NAMES:
+        tensor = getattr(metadata, name)
+        tensor.copy_(~tensor if tensor.dtype == torch.bool else tensor * 2 + 1)
+    return metadata
 
 
-@pytest.mark.parametrize("apart", [(), ("top_p",), ("positions",), tuple(NAMES)], ids=", ".join)
-def test_parameters_that_change_in_place_are_read_at_every_call(launched, apart):
-    backend, logits, metadata = here(), torch.zeros(ROWS, V), spread(metadata_of(*[FILTERED] * ROWS), apart)
-    seen = []
+def moved(metadata):
+    metadata.temperature.set_(torch.full((ROWS,), 0.3, dtype=torch.float64))
+    return metadata
+
+
+CHANGES = {
+    "in place": doubled,
+    "in place, apart": lambda metadata: doubled(spread(metadata)),
+    "to new memory": moved,
+    "to other positions": lambda metadata: metadata.with_positions(torch.arange(7, 7 + ROWS)),
+    "to positions apart": lambda metadata: metadata.with_positions(torch.arange(2 * ROWS)[::2]),
+    "to other requests": lambda metadata: metadata_of(*[replace(FILTERED, top_k=3, seed=2)] * ROWS),
+    "to another dtype": lambda metadata: replace(metadata, temperature=metadata.temperature.float()),
+    "to one tensor apart": lambda metadata: spread(metadata, ("top_p",)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_call_reads_the_parameters_as_they_are_then(launched, change):
+    backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[FILTERED] * ROWS)
+    read = {}
+
+    def look(arguments):
+        if params := group(arguments, RowParams):
+            for name, field in NAMES.items():
+                tensor = getattr(metadata, name)
+                read[name] = values_at(getattr(params, field), tensor.dtype, ROWS)
+
+    launched.look = look
     for _ in range(3):
-        seen.append(params_read(launched, lambda: backend.sample(logits, metadata), metadata))
-        assert seen[-1] == in_memory(metadata)
-        for name in NAMES:
-            tensor = getattr(metadata, name)
-            tensor.copy_(~tensor if tensor.dtype == torch.bool else tensor * 2 + 1)
-    assert all(seen[0][name] != seen[1][name] for name in NAMES)
-
-
-def test_other_metadata_of_the_same_types_is_read_without_compiling_anything(launched, kernels):
-    backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[FILTERED] * ROWS)
-    backend.sample(logits, metadata)
-    before = compilations(kernels)
-    for other in (
-        metadata.with_positions(torch.arange(7, 7 + ROWS)),
-        replace(metadata, temperature=torch.full((ROWS,), 0.3, dtype=torch.float64)),
-        metadata_of(*[replace(FILTERED, top_k=3, seed=2)] * ROWS),
-    ):
-        assert params_read(launched, lambda other=other: backend.sample(logits, other), other) == in_memory(
-            other
-        )
-    assert compilations(kernels) == before
-
-
-def test_positions_are_read_at_any_address_after_any_call(launched):
-    backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[FILTERED] * ROWS)
-    apart = torch.arange(2 * ROWS)[::2]
-    for first, second in ((metadata, apart), (spread(metadata), torch.arange(5, 5 + ROWS))):
-        backend.sample(logits, first)
-        for other in (first.with_positions(second), first):
-            assert params_read(
-                launched, lambda other=other: backend.sample(logits, other), other
-            ) == in_memory(other)
+        read.clear()
+        backend.sample(logits, metadata)
+        assert read == {name: getattr(metadata, name).tolist() for name in NAMES}
+        metadata = CHANGES[change](metadata)
 
 
 def test_slots_are_read_wherever_they_lie(launched):
     backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[SEEDED] * ROWS)
     dense, apart = torch.arange(ROWS).flip(0), torch.arange(2 * ROWS)[1::2].clamp(max=ROWS - 1)
+    read = []
+
+    def look(arguments):
+        if params := group(arguments, RowParams):
+            read.append(values_at(params.row_index, torch.int64, ROWS))
+
+    launched.look = look
     for slots in (dense, apart.repeat_interleave(2)[::2], dense):
-        read = []
-
-        def look(arguments, read=read):
-            params = group(arguments, RowParams)
-            if params is not None:
-                read.append(values_at(params.row_index, torch.int64, ROWS))
-
-        launched.look = look
         backend.sample(logits, replace(metadata, row_index=slots, row_kinds=None))
         backend.sample(logits, metadata.for_rows(slots, metadata.positions))
-        assert read == [slots.tolist()] * 2
+        assert read[-2:] == [slots.tolist()] * 2
 
 
-def test_parameters_of_another_type_compile_anew(launched, kernels):
-    backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[FILTERED] * ROWS)
-    backend.sample(logits, metadata)
-    before = compilations(kernels)["draw_rows"]
-    other = replace(metadata, temperature=metadata.temperature.float())
-    assert params_read(launched, lambda: backend.sample(logits, other), other) == in_memory(other)
-    assert compilations(kernels)["draw_rows"] == before + 1
-
-
-def test_a_parameter_is_read_in_new_memory(launched):
-    backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[FILTERED] * ROWS)
-    backend.sample(logits, metadata)
-    metadata.temperature.set_(torch.full((ROWS,), 0.3, dtype=torch.float64))
-    assert params_read(launched, lambda: backend.sample(logits, metadata), metadata) == in_memory(metadata)
-
-
-def test_the_facts_of_a_batch_decide_the_launches_after_any_call(launched):
-    backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[FILTERED] * ROWS)
-    nothing = BatchFacts(max_top_k=0, any_top_p=False, any_min_p=False)
-    described = replace(metadata.facts, max_logprobs=2)
-    names = []
-    for facts in (metadata.facts, nothing, metadata.facts, described):
-        backend.sample(logits, replace(metadata, facts=facts, row_kinds=None))
-        names.append([name for name, *_ in launched.taken()])
-    draws = ["tile_statistics", "draw_rows"]
-    large = [kernel for kernel in names[0] if kernel not in draws]
-    assert len(large) == 1
-    assert names == [draws + large, draws, draws + large, [*draws, *large, "count_ranks", "row_logprobs"]]
-
-
-def test_ranks_that_no_caller_needs_are_not_counted(launched):
-    metadata = metadata_of(*[replace(FILTERED, logprobs=2)] * ROWS)
-    drafts = Drafts.from_lists([[1]] * (ROWS // 2), device=CPU)
-    for wants_ranks in (True, False):
-        backend = TritonGumbelSampler(CPU, Need(logprob_ranks=wants_ranks))
-        for method, *arguments in ((backend.sample, metadata), (backend.verify, drafts, metadata)):
-            method(torch.zeros(ROWS, V), *arguments)
-            names = [name for name, *_ in launched.taken()]
-            assert ("count_ranks" in names, "row_logprobs" in names) == (wants_ranks, True)
-
-
-def test_a_score_looks_for_best_tokens_only_where_any_are_wanted(launched):
-    tokens, names = torch.zeros(ROWS, dtype=torch.int32), []
-    for num_best in (None, 0, 2):
-        metadata = metadata_of(*[SamplingParams(logprobs=num_best)] * ROWS)
-        here().score(torch.zeros(ROWS, V), tokens, metadata)
-        names.append([name for name, *_ in launched.taken()])
-    alone = ["tile_statistics", "score_rows"]
-    assert names == [alone, alone, ["tile_statistics", "row_logprobs", "score_rows"]]
-
-
-def test_a_score_draws_nothing_where_no_row_is_greedy_and_none_has_a_filter(launched):
-    names = []
-    for params in (SamplingParams(temperature=0.7), SamplingParams(temperature=0.0), SamplingParams(top_k=3)):
-        here().score(
-            torch.zeros(ROWS, V), torch.zeros(ROWS, dtype=torch.int64), metadata_of(*[params] * ROWS)
-        )
-        names.append([name for name, *_ in launched.taken()])
-    assert ["draw_rows" in launches for launches in names] == [False, True, True]
-
-
-def test_a_score_draws_no_seeds(launched):
-    state, unseeded = torch.random.get_rng_state(), metadata_of(*[SamplingParams()] * ROWS)
-    here().score(torch.zeros(ROWS, V), torch.zeros(ROWS, dtype=torch.int64), unseeded)
-    assert torch.equal(torch.random.get_rng_state(), state)
-
-
-def test_a_forced_configuration_ends_with_the_context(launched):
-    backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[SEEDED] * ROWS)
-    grids = []
-    for span in (None, 1, 2, None):
-        if span is None:
-            backend.sample(logits, metadata)
-        else:
-            with plan.override(plan.Configuration(span_float32=span)):
-                backend.sample(logits, metadata)
-        grids.append(launched.taken()[0][1][0])
-    assert grids == [2, 2, 1, 2]
-
-
-# The logits.
-
-
-def test_logits_are_read_at_any_address_and_stride(launched):
+def test_logits_are_read_where_they_lie_or_where_their_elements_lie_apart_from_a_copy(launched):
     backend, metadata = here(), metadata_of(*[SEEDED] * ROWS)
     storage = torch.zeros(2 * ROWS, V + 48)
-    for logits in (storage[:ROWS, :V], storage[ROWS:, :V], storage[::2, :V], storage[:ROWS, 7 : V + 7]):
+    for logits in (storage[:ROWS, :V], storage[::2, :V], storage[:ROWS, 7 : V + 7]):
         for _ in range(2):
             backend.sample(logits, metadata)
             for _, _, arguments, _ in launched.taken():
                 assert group(arguments, Logits) == (logits.data_ptr(), logits.stride(0), V)
-
-
-def test_logits_whose_elements_lie_apart_are_copied_at_every_call(launched):
-    backend, metadata = here(), metadata_of(*[SEEDED] * ROWS)
     logits = torch.arange(ROWS * V, dtype=torch.float32).view(V, ROWS).t()
-    for _ in range(3):
-        rows = []
-        launched.look = lambda arguments, rows=rows: rows.append(
+    for _ in range(2):
+        read = []
+        launched.look = lambda arguments, read=read: read.append(
             values_at(group(arguments, Logits).base, torch.float32, ROWS * V)
         )
         backend.sample(logits, metadata)
-        assert rows == [logits.flatten().tolist()] * 2
+        assert read == [logits.flatten().tolist()] * 2
         logits.add_(1)
 
 
-def test_the_grids_follow_the_number_of_rows_after_any_call(launched):
-    backend, logits = here(), torch.zeros(9, V)
-    grids = {}
-    for rows in (3, 9, 3, 1, 9, 3):
-        backend.sample(logits[:rows], metadata_of(*[SEEDED] * rows))
-        grids.setdefault(rows, []).append([grid for _, grid, *_ in launched.taken()])
-    assert grids == {rows: [[(2, rows, 1), (rows, 1, 1)]] * times for rows, times in ((3, 3), (9, 2), (1, 1))}
-
-
-def test_the_first_call_and_later_ones_launch_the_same(launched):
-    backend, logits, metadata = (
-        here(),
-        torch.zeros(ROWS, V),
-        metadata_of(*[replace(FILTERED, logprobs=2)] * ROWS),
-    )
-    seen = []
-    for _ in range(3):
-        backend.sample(logits, metadata)
-        seen.append(
-            [(name, grid, [type(each) for each in given]) for name, grid, given, _ in launched.taken()]
-        )
-    assert seen[0] == seen[1] == seen[2]
-    assert len(seen[0]) == 5
+def test_lists_of_requests_that_come_later_and_slots_of_others_are_read(launched):
+    processor, index = TritonLogitsProcessor(CPU), torch.tensor([2])
+    first, second = slots_for(presence_penalty=1.0), slots_for(presence_penalty=1.0)
+    for slots in (first, second, first):
+        processor.process(torch.zeros(1, V), slots, index)
+        ((*_, arguments, _),) = launched.taken()
+        assert arguments[7][0] == slots.tables.history.data_ptr()
+        assert arguments[9][3] == 0
+    first.add(1, SamplingParams(logit_bias={3: 1.0}))
+    processor.process(torch.zeros(1, V), first, index)
+    ((*_, arguments, _),) = launched.taken()
+    assert arguments[9][0] == first.tables.bias_ids.data_ptr()
+    assert arguments[9][3] > 0
 
 
 # Seeds.
 
 
-@pytest.mark.parametrize("params", [(SamplingParams(), SEEDED), (SamplingParams(), SamplingParams())])
+@pytest.mark.parametrize("params", [(DESCRIBED, SEEDED), (DESCRIBED, DESCRIBED)])
 def test_rows_without_a_seed_get_fresh_ones_at_every_call(launched, params):
     backend, logits, metadata = here(), torch.zeros(2, V), metadata_of(*params)
     seeds = []
 
     def look(arguments):
-        params = group(arguments, RowParams)
-        if params is not None:
+        if params := group(arguments, RowParams):
+            places = (params.fresh, *(group(arguments, DrawResults) or ()))
+            assert len(set(places)) == len(places)  # no output lies over the seeds
             seeds.append(tuple(values_at(params.fresh, torch.int64, 2)))
 
     launched.look = look
@@ -312,38 +356,94 @@ def test_rows_without_a_seed_get_fresh_ones_at_every_call(launched, params):
     assert len(set(seeds)) == 4
 
 
-def test_the_generator_is_left_alone_where_every_row_has_a_seed_and_there_alone(launched):
-    backend, logits = here(), torch.zeros(2, V)
-    moved = []
-    for params in ((SEEDED, SEEDED), (SEEDED, replace(SEEDED, seed=None)), (SEEDED, SEEDED)):
-        metadata = replace(metadata_of(*params), seeded=torch.ones(2, dtype=torch.bool))
-        before = torch.get_rng_state()
-        backend.sample(logits, metadata)
-        moved.append(not torch.equal(torch.get_rng_state(), before))
-    assert moved == [False, True, False]
+@pytest.mark.parametrize(
+    ("params", "is_moved"), [((SEEDED, SEEDED), False), ((SEEDED, replace(SEEDED, seed=None)), True)]
+)
+def test_the_generator_is_left_alone_where_every_row_has_a_seed_and_in_scores(launched, params, is_moved):
+    logits, metadata, before = torch.zeros(2, V), metadata_of(*params), torch.get_rng_state()
+    here().score(logits, torch.zeros(2, dtype=torch.int64), metadata)
+    assert torch.equal(torch.get_rng_state(), before)
+    here().sample(logits, replace(metadata, seeded=torch.ones(2, dtype=torch.bool)))
+    assert torch.equal(torch.get_rng_state(), before) != is_moved
 
 
-def test_outputs_of_a_draw_do_not_overlap_the_seeds(launched):
-    backend, logits, metadata = (
-        here(),
-        torch.zeros(ROWS, V),
-        metadata_of(*[SamplingParams(logprobs=2)] * ROWS),
-    )
-
-    def look(arguments):
-        params = group(arguments, RowParams)
-        if params is not None:
-            places.append((params.fresh, *group(arguments, DrawResults)))
-
-    launched.look = look
-    for _ in range(10):
-        places = []
-        output = backend.sample(logits, metadata)
-        assert len(set(places[0])) == 6
-        assert output.token_ids.data_ptr() in places[0][1:]
+# What another call compiles.
 
 
-# What stays.
+def draw(backend, *params, dtype=torch.float32, offset=0, size=V):
+    logits = torch.zeros(len(params) * size + offset, dtype=dtype)[offset:].view(-1, size)
+    backend.sample(logits, metadata_of(*params))
+
+
+def judge(backend, ids):
+    """Verify two requests with drafts of the given ids."""
+    offsets = speculative.cu_num_logits(torch.tensor([2, 1]))
+    drafts = Drafts(draft_token_ids=ids, cu_num_logits=offsets, max_drafts=2)
+    backend.verify(torch.zeros(5, V), drafts, SamplingMetadata(top_k=torch.ones(5, dtype=torch.int64)))
+
+
+ANEW = {
+    "another dtype": ({}, {"dtype": torch.bfloat16}, 3),
+    "rows that cannot be read 16 bytes at once": ({}, {"offset": 1}, 3),
+    "other rows that cannot": ({"size": V + 1}, {"size": V + 1, "offset": 1}, 0),
+    "rows of one logit": ({"size": V + 1}, {"size": 1}, 0),
+}
+"""The logits of a first call and of a second one, and how many kernels the second compiles."""
+
+
+@pytest.mark.parametrize("name", ANEW)
+def test_another_layout_compiles_kernels_only_where_they_would_differ(kernels, name):
+    first, second, number = ANEW[name]
+    backend = here()
+    draw(backend, FILTERED, **first)
+    before = sum(compilations(kernels).values())
+    draw(backend, FILTERED, **second)
+    assert sum(compilations(kernels).values()) == before + number
+
+
+def test_another_kind_of_request_is_served_by_what_is_compiled(kernels):
+    backend = here()
+    draw(backend, FILTERED)
+    before = compilations(kernels)
+    draw(backend, SamplingParams(top_k=9, top_p=0.5, min_p=0.1, filter_order="joint"))
+    draw(backend, *[FILTERED] * 127)
+    assert compilations(kernels) == before
+
+
+def test_ids_of_another_type_compile_anew_and_at_another_alignment_do_not(kernels):
+    backend, numbers = here(), []
+    for dtype in (torch.int64, torch.int32):
+        for first in (0, 1):
+            judge(backend, torch.arange(4, dtype=dtype)[first : first + 3])
+            numbers.append(compilations(kernels)[ACCEPTS])
+    assert numbers == [1, 1, 2, 2]
+
+
+def test_edits_are_compiled_for_the_types_of_a_call_and_for_nothing_else(kernels):
+    few, many = slots_for(presence_penalty=1.0), slots_for(**EVERYTHING)
+    for slots in (few, many):
+        for bitmask in (True, False):
+            for offset in range(3):
+                process(slots, bitmask=bitmask, offset=offset)
+    numbers = [compilations(kernels)["process_logits"]]
+    for slots, call in (
+        (few, {"dtype": torch.float16}),
+        (few, {"index": torch.int32}),
+        (few, {"index": torch.int16}),  # is converted, and there is one for int64
+        (few, {"drafts": drafted()}),
+        (many, {"drafts": drafted()}),
+        (few, {"drafts": drafted(torch.int32)}),
+    ):
+        process(slots, **call)
+        numbers.append(compilations(kernels)["process_logits"])
+    assert numbers[0] == 2  # one for penalties and masks, and one for whatever requests may ask
+    assert numbers[-1] == 6
+    appending = compilations(kernels)["append_tokens"]
+    process(few).append(few.tables, torch.tensor([2, 0, 1]), torch.tensor([4, 5, 6]))
+    assert compilations(kernels)["append_tokens"] == appending
+
+
+# What stays of a call.
 
 
 @pytest.mark.slow
@@ -375,11 +475,10 @@ def test_only_so_many_kinds_and_sizes_are_remembered(launched, entries):
     cache = getattr(backend._cache, entries)
     cache.capacity = 3
     for rows in (*range(1, 10), 1):
-        for params in (SEEDED, FILTERED, SamplingParams(), replace(SEEDED, logprobs=1)):
-            metadata = metadata_of(*[params] * rows)
-            output = backend.sample(logits[:rows], metadata)
+        for params in (SEEDED, FILTERED, PLAIN, replace(SEEDED, logprobs=1)):
+            output = backend.sample(logits[:rows], metadata_of(*[params] * rows))
             assert output.token_ids.shape == (rows,)
-            assert {grid for name, grid, *_ in launched.taken() if name == "draw_rows"} == {(rows, 1, 1)}
+            assert {grid for name, grid, *_ in launched.taken() if name == DRAWS} == {(rows, 1, 1)}
     assert 0 < len(cache) <= 3
 
 
@@ -390,28 +489,20 @@ def test_threads_with_a_shared_sampler_draw_from_separate_batches(launched):
         for rows in (1, 5, 9)
         for params in (SEEDED, FILTERED, replace(FILTERED, seed=None))
     ]
-    outputs = {}
 
-    def draw(number):
-        logits, metadata = batches[number]
-        for _ in range(30):
-            outputs.setdefault(number, []).append(backend.sample(logits, metadata))
+    def draw_often(batch):
+        return [backend.sample(*batch).token_ids.data_ptr() for _ in range(30)]
 
     with ThreadPoolExecutor(len(batches)) as pool:
-        list(pool.map(draw, range(len(batches))))
+        outputs = list(pool.map(draw_often, batches))
     drawn = {}
     for name, grid, arguments, _ in launched:
-        if name == "draw_rows":
-            base, params = group(arguments, Logits).base, group(arguments, RowParams)
-            place = group(arguments, DrawResults).token_ids
-            drawn.setdefault(base, []).append((grid, params.temperature, place))
-    for number, (logits, metadata) in enumerate(batches):
-        result = drawn[logits.data_ptr()]
-        assert {(grid, temperature) for grid, temperature, _ in result} == {
-            ((len(logits), 1, 1), metadata.temperature.data_ptr())
-        }
-        assert sorted(place for *_, place in result) == sorted(
-            output.token_ids.data_ptr() for output in outputs[number]
+        if name == DRAWS:
+            seen = (grid, group(arguments, RowParams).temperature)
+            drawn.setdefault(group(arguments, Logits).base, []).append(seen)
+    for (logits, metadata), places in zip(batches, outputs, strict=True):
+        assert drawn[logits.data_ptr()] == [((len(logits), 1, 1), metadata.temperature.data_ptr())] * len(
+            places
         )
 
 
@@ -419,23 +510,14 @@ def test_threads_with_a_shared_sampler_draw_from_separate_batches(launched):
 
 
 @pytest.mark.parametrize("params", [SEEDED, replace(FILTERED, logprobs=2)], ids=["plain", "everything"])
-def test_a_call_launches_on_the_stream_that_is_current_then(launched, monkeypatch, params):
+def test_a_call_launches_on_the_stream_that_is_current_then(launched, kernels, monkeypatch, params):
     backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[params] * ROWS)
     for stream in (7, 8, None):
         monkeypatch.setattr(compiled_calls, "current_stream", lambda device, stream=stream: stream)
         backend.sample(logits, metadata)
         assert {stream for *_, stream in launched.taken()} == {stream}
-
-
-def test_without_hooks_tritons_launcher_is_called_as_triton_calls_it(kernels, monkeypatch):
-    monkeypatch.setattr(compiled_calls, "current_stream", lambda device: 7)
-    backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[SEEDED] * ROWS)
-    backend.sample(logits, metadata)
-    (result,) = kernels["draw_rows"]._compiled.values()
-    assert result.direct_launches == [(ROWS, 1, 1, 7, "the function", "its metadata", None, None, None)]
-    ((_, arguments),) = kernels["draw_rows"].launches
-    assert group(arguments, Logits) == (logits.data_ptr(), V, V)
-    assert len(arguments) == len(kernels["draw_rows"].arg_names)
+    (compiled,) = kernels[DRAWS]._compiled.values()
+    assert [each[:4] for each in compiled.direct_launches] == [(ROWS, 1, 1, 7), (ROWS, 1, 1, 8)]
 
 
 def test_where_a_profiler_hooks_launches_triton_launches(monkeypatch):

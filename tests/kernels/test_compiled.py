@@ -4,63 +4,203 @@ The pass over the tiles is compiled for every target, the other kernels for the 
 of real calls, and the compilation uses these.
 """
 
-import ast
 import re
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from tokendraw import SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel import kernels as device_code
+from tokendraw import Drafts, RequestSlots, SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel import plan
+from tokendraw_triton_gumbel.edit_launches import ProcessLaunches
 from tokendraw_triton_gumbel.kernels import values
-from triton_stand_ins import ENDS, SOME, TARGETS, compiled, configurations_of, has_machine_code, sampler_for
+from tokendraw_triton_gumbel.logprob_launches import SEARCHES
+from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
+from triton_stand_ins import (
+    ENDS,
+    SOME,
+    TARGETS,
+    compiled,
+    compiled_call,
+    configurations_of,
+    has_machine_code,
+    sampler_for,
+)
+from verifying import row_metadata
 
 V = 4096
-FILTERED = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=1)
 PLAIN = SamplingParams(temperature=0.8, seed=1)
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-MOST_ARGUMENTS = 15
-TILE_SIZE, LANES = values.TILE_SIZE.value, values.LANES.value
+FILTERED = replace(PLAIN, top_k=50, top_p=0.9)
+INTERVALS = replace(
+    FILTERED, min_p=0.1, filter_order="temperature_last", xtc_probability=0.5, xtc_threshold=0.2
+)
+MOMENTS = {"top_n_sigma": 1.0, "eta_cutoff": 0.01, "p_less": 1.0}
+FLOAT32, BFLOAT16, FLOAT16 = DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def drawn(target, params, dtype=torch.bfloat16, how=None, *, offset=0, **need):
-    """Draw a batch, for the stand-ins to record."""
-    logits = torch.zeros(2 * V + offset, dtype=dtype)[offset:].view(2, V)
+def drawn(target, params, dtype=BFLOAT16, *, offset=0, size=V, **need):
+    """Draw a batch, for the stand-ins to record, as do the functions below."""
+    logits = torch.zeros(2 * size + offset, dtype=dtype)[offset:].view(2, size)
     metadata = SamplingMetadata.from_params([params, params], positions=[0, 1])
-    with plan.override(how or configurations_of(target)[0]):
+    with plan.override(configurations_of(target)[0]):
         sampler_for(target, **need).sample(logits, metadata)
+
+
+def scored(target, params, dtype=BFLOAT16, *, mode="processed_logprobs"):
+    sampler = sampler_for(target, logprobs_mode=mode)
+    metadata = SamplingMetadata.from_params([params, params], positions=[0, 1])
+    sampler.score(torch.zeros(2, V, dtype=dtype), torch.tensor([5, -100]), metadata)
+
+
+def verified(
+    target, params, kind=None, draft_dtype=BFLOAT16, dtype=BFLOAT16, *, mode="rejection", padded=False, **need
+):
+    """Verify chosen drafts, or drafts with probabilities or logits of a dtype."""
+    q = {} if kind is None else {f"draft_{kind}": torch.full((4, V), 1 / V, dtype=draft_dtype)}
+    drafts = Drafts.from_lists([[5, 6, 7], [8]], **q)
+    metadata = row_metadata(drafts, params)
+    if padded:
+        ids = torch.tensor([[5, 6, 7], [8, -1, -1]])
+        drafts = Drafts(draft_token_ids=ids, cu_num_logits=drafts.cu_num_logits, max_drafts=3, **q)
+    with plan.override(configurations_of(target)[0]):
+        sampler_for(target, **need).verify(torch.zeros(6, V, dtype=dtype), drafts, metadata, mode=mode)
+
+
+def edited(target, dtype=FLOAT32, *, bitmask=False, drafted=False, offset=0, **params):
+    logits = torch.zeros(3 * V + offset, dtype=dtype)[offset:].view(3, V)
+    slots = RequestSlots(4, 8, V)
+    slots.add(2, SamplingParams(**params), prompt_token_ids=[1, 2])
+    words = torch.full((3, V // 32 + 1), -1, dtype=torch.int32)[:, :-1] if bitmask else None
+    processor = TritonLogitsProcessor(torch.device("cpu"))
+    processor._launches = ProcessLaunches(TARGETS[target][0], processors=132)
+    drafts = None
+    if drafted:
+        offsets = torch.tensor([0, 3])
+        drafts = Drafts(draft_token_ids=torch.tensor([4, 5]), cu_num_logits=offsets, max_drafts=2)
+    processor.process(logits, slots, torch.tensor([2, 0, 1]), words, drafts)
+    return processor
+
+
+EVERYTHING = {
+    "repetition_penalty": 1.5,
+    "logit_bias": {3: 1.0},
+    "allowed_token_ids": [1, 2],
+    "bad_words": [[1, 2]],
+    "min_tokens": 2,
+    "stop_token_ids": [5],
+}
+HISTORY = {
+    "dry_multiplier": 0.8,
+    "presence_penalty": 0.5,
+    "penalty_last_n": 5,
+    "thinking_budget": (2, [1], [5, 6]),
+}
+TILES, DRAWS, LARGE, REDRAWS = "tile_statistics", "draw_rows", "draw_large_sets", "redraw_rows"
+ACCEPTS, CHECKS, BLOCKS, SCORES = "accept_drafts", "check_probs", "weigh_blocks", "score_rows"
+SEARCHED = ("open_tables", "fill_tables", "count_window", "find_forced_ids")
+
+
+def best(number, **fields):
+    return replace(FILTERED, top_p=1.0, logprobs=number, **fields)
+
+
+CALLS = [
+    # draws
+    (lambda t: drawn(t, PLAIN), [DRAWS], ENDS),
+    (lambda t: drawn(t, FILTERED), [DRAWS, LARGE], ENDS),
+    (lambda t: drawn(t, replace(INTERVALS, logprobs=0)), [TILES, "filter_params", DRAWS, REDRAWS], ENDS),
+    (
+        lambda t: drawn(t, replace(PLAIN, filters=MOMENTS, logprobs=0)),
+        [TILES, "row_moments", "combine_floors", DRAWS],
+        SOME,
+    ),
+    (
+        lambda t: drawn(t, FILTERED, FLOAT32, gumbel_dtype="fp64"),
+        [DRAWS],
+        ["gfx942"],
+    ),  # that of NVIDIA runs on one
+    # log-probabilities: the maxima of tiles bound the N-th value, or those of their quarters, or all are sorted
+    (lambda t: drawn(t, best(1)), ["row_logprobs", "count_ranks"], SOME[:1]),
+    (lambda t: drawn(t, best(20), FLOAT32), ["row_logprobs", "count_ranks"], SOME[1:]),
+    (lambda t: drawn(t, best(SEARCHES[1].width), FLOAT32), ["row_logprobs"], SOME[1:]),
+    (lambda t: drawn(t, best(1), FLOAT32, size=1), ["row_logprobs"], ["sm_90"]),
+    (lambda t: drawn(t, best(None, logprob_token_ids=[3, 7])), ["given_logprobs"], SOME),
+    # scores
+    (lambda t: scored(t, SamplingParams(temperature=0.8), mode="raw_logprobs"), [TILES, SCORES], SOME[:1]),
+    (
+        lambda t: scored(t, SamplingParams(temperature=0.8), FLOAT32, mode="raw_logprobs"),
+        [TILES, SCORES],
+        SOME[1:],
+    ),
+    (lambda t: scored(t, SamplingParams(top_p=0.9)), [SCORES], SOME),
+    (lambda t: scored(t, INTERVALS, mode="raw_logprobs"), [TILES, DRAWS, REDRAWS, SCORES], ENDS),
+    (lambda t: scored(t, INTERVALS, FLOAT32, mode="temperature_logprobs"), [TILES, SCORES], ENDS),
+    (lambda t: scored(t, INTERVALS), [TILES, DRAWS, REDRAWS, SCORES], ENDS),
+    # verifications
+    (lambda t: verified(t, FILTERED, "logits"), [TILES, DRAWS, ACCEPTS], ENDS),
+    (lambda t: verified(t, FILTERED, "probs"), [CHECKS], ENDS),
+    (lambda t: verified(t, FILTERED, "logits", mode="block"), [BLOCKS], ENDS),
+    (lambda t: verified(t, FILTERED, "probs", FLOAT32, mode="block"), [BLOCKS, ACCEPTS], SOME[:1]),
+    (lambda t: verified(t, replace(FILTERED, logprobs=1), mode="coupled"), [ACCEPTS], SOME[:1]),
+    (lambda t: verified(t, PLAIN, padded=True, gumbel_dtype="fp64"), [ACCEPTS], ENDS[1:]),
+    (lambda t: verified(t, PLAIN, mode="block", padded=True, gumbel_dtype="fp64"), [BLOCKS], ENDS[1:]),
+    (lambda t: verified(t, PLAIN, "probs", torch.float64, FLOAT32), [ACCEPTS, CHECKS], SOME[:1]),
+    (lambda t: verified(t, PLAIN, "probs", FLOAT16, FLOAT32), [ACCEPTS, CHECKS], SOME[:1]),
+    (
+        lambda t: verified(t, replace(INTERVALS, logprobs=0), "logits", mode="block", threshold=True),
+        [TILES, DRAWS, REDRAWS, BLOCKS, ACCEPTS],
+        ENDS,
+    ),
+    (lambda t: verified(t, INTERVALS, "probs", FLOAT32, FLOAT32), [DRAWS, REDRAWS, ACCEPTS], ENDS),
+    # edits
+    *(
+        (lambda t, dtype=dtype: edited(t, dtype, drafted=True, **EVERYTHING), ["process_logits"], [target])
+        for target, dtype in zip(ENDS, DTYPES, strict=True)
+    ),
+    (lambda t: edited(t, bitmask=True), ["process_logits"], SOME),
+    (lambda t: edited(t, **EVERYTHING), ["process_logits"], SOME),
+    (lambda t: edited(t, **HISTORY), SEARCHED, SOME),
+    (lambda t: edited(t, drafted=True, **HISTORY), SEARCHED, SOME),
+    (lambda t: edited(t)._launches.append(torch.int64), ["append_tokens"], SOME),
+    (lambda t: edited(t)._launches.append(torch.int32), ["append_tokens"], SOME),
+]
+"""A call, the kernels of it that are compiled, and the targets that these are compiled for."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "target"), [(number, target) for number, row in enumerate(CALLS) for target in row[2]]
+)
+def test_the_kernels_of_a_call_compile(kernels, number, target):
+    call, names, _ = CALLS[number]
+    call(target)
+    assert [has_machine_code(compiled(kernels[name], target)) for name in names] == [True] * len(names)
 
 
 @pytest.mark.fast_first
 @pytest.mark.parametrize(
     ("target", "dtype"),
-    [*((target, torch.bfloat16) for target in TARGETS), *product(SOME, (torch.float32, torch.float16))],
+    [*((target, BFLOAT16) for target in TARGETS), *product(SOME, (FLOAT32, FLOAT16))],
     ids=str,
 )
 def test_the_pass_over_the_tiles_compiles(kernels, target, dtype):
     drawn(target, replace(FILTERED, logprobs=0), dtype)
-    assert has_machine_code(compiled(kernels["tile_statistics"], target))
+    assert has_machine_code(compiled(kernels[TILES], target))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("target", SOME)
-def test_moments_compile(kernels, target):
-    """All moments in one batch: sums of tiles, and the launch that reduces these."""
-    filters = {"top_n_sigma": 1.0, "eta_cutoff": 0.01, "p_less": 1.0}
-    drawn(target, replace(PLAIN, filters=filters, logprobs=0))
-    for name in ("tile_statistics", "row_moments", "combine_floors", "draw_rows"):
-        assert has_machine_code(compiled(kernels[name], target))
+# What the compiler makes of some lines, on which times and orders of memory depend.
 
 
-def instructions(asm):
+def ptx_of(kernel, target="sm_90", **how):
+    return compiled(kernel, target, **how)["ptx"]
+
+
+def instructions(ptx):
     """Without line numbers and debug information."""
-    code = asm["ptx"].partition(".section")[0]
+    code = ptx.partition(".section")[0]
     return [line for line in code.splitlines() if not line.lstrip().startswith((".loc", ".file", "//"))]
 
 
@@ -76,11 +216,9 @@ def path_of(kernel, argument, field=None):
 def test_the_alignment_of_parameters_does_not_change_a_kernel(kernels):
     """Parameters are scalar loads, so their alignment is useless to the compiler."""
     drawn("sm_90", PLAIN)
-    kernel = kernels["tile_statistics"]
-    known, unknown = (
-        instructions(compiled(kernel, "sm_90", attributes={path_of(kernel, "temperature"): is_multiple}))
-        for is_multiple in (True, False)
-    )
+    kernel = kernels[TILES]
+    path = path_of(kernel, "temperature")
+    known, unknown = (instructions(ptx_of(kernel, attributes={path: known})) for known in (True, False))
     assert known == unknown
     assert sum("ld.global.v4" in line for line in unknown) >= 4
 
@@ -90,77 +228,63 @@ def test_the_alignment_of_parameters_does_not_change_a_kernel(kernels):
 def test_rows_at_any_address_are_read_in_vectors(kernels, dtype):
     """Each lane reads two vectors for one of its own, without shared memory, wherever the first row lies."""
     drawn("sm_90", PLAIN, dtype, offset=1)
-    kernel = kernels["tile_statistics"]
+    kernel = kernels[TILES]
     base = path_of(kernel, "logits", "base")
-    known, unknown = (
-        instructions(compiled(kernel, "sm_90", attributes={base: is_multiple}))
-        for is_multiple in (True, False)
-    )
+    known, unknown = (instructions(ptx_of(kernel, attributes={base: known})) for known in (True, False))
     assert known == unknown
-    vectors = TILE_SIZE * plan.TABLE["cuda"].span(dtype.itemsize) * dtype.itemsize // (LANES * 16)
+    span = plan.TABLE["cuda"].span(dtype.itemsize)
+    vectors = values.TILE_SIZE.value * span * dtype.itemsize // (values.LANES.value * 16)
     assert sum("ld.global.v4.b32" in line for line in unknown) == 2 * vectors
     assert not any("ld.shared" in line for line in unknown)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ENDS)
-def test_the_draw_of_rows_compiles(kernels, target):
-    for params in (FILTERED, PLAIN):
-        drawn(target, params)
-        assert has_machine_code(compiled(kernels["draw_rows"], target))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", ENDS)
-def test_the_draws_of_kept_intervals_compile(kernels, target):
-    """XTC and ``temperature_last`` in one batch, with sums of tiles at two temperatures."""
-    drawn(
-        target, replace(FILTERED, min_p=0.1, filter_order="temperature_last", xtc_probability=0.5, logprobs=0)
-    )
-    for name in ("tile_statistics", "filter_params", "draw_rows", "redraw_rows"):
-        assert has_machine_code(compiled(kernels[name], target))
+def test_rows_of_drafts_are_read_as_the_targets_are(kernels):
+    """A base chosen at run time must not keep the compiler from reading 16 bytes at once."""
+    wide_reads = []
+    for kind in ("logits", None):
+        verified("sm_90", FILTERED, kind)
+        wide_reads.append(ptx_of(kernels[TILES]).count("ld.global.v4"))
+    assert wide_reads[0] == wide_reads[1] >= 8
 
 
 @pytest.mark.slow
 def test_a_candidate_is_weighed_by_one_thread(kernels):
     """Each candidate is compared with 64 others at once: the compiler must not repeat their weights in every thread."""
     drawn(SOME[0], FILTERED)
-    ptx = compiled(kernels["draw_rows"], SOME[0])["ptx"]
-    assert ptx.count("ex2.approx") < 64
+    assert ptx_of(kernels[DRAWS], SOME[0]).count("ex2.approx") < 64
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ENDS)
-def test_the_draw_of_large_sets_compiles(kernels, target):
-    drawn(target, FILTERED)
-    assert has_machine_code(compiled(kernels["draw_large_sets"], target))
-
-
-@pytest.mark.slow
-def test_a_program_sees_the_writes_before_an_announced_pass(kernels):
+def test_programs_see_the_writes_of_those_before_them(kernels):
     """The compiler drops an atomic operation with an unused result, and its acquire with it."""
     drawn(SOME[0], FILTERED)
-    ptx = compiled(kernels["draw_large_sets"], SOME[0])["ptx"]
-    announced = re.findall(r"atom\.\S*release\S*\.exch", ptx)
-    assert len(announced) == 1
+    ptx = ptx_of(kernels[LARGE], SOME[0])
+    assert len(re.findall(r"atom\.\S*release\S*\.exch", ptx)) == 1
     assert len(re.findall(r"(?:ld|atom)\.\S*\.acquire\.", ptx)) == 1
+    verified("sm_90", PLAIN, "logits")
+    assert len(re.findall(r"atom\.\S*acq_rel\S*\.add", ptx_of(kernels[ACCEPTS]))) == 1
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16], ids=str)
+def test_masks_store_vectors_of_16_bytes_and_prefetch_partial_vectors_at_any_alignment(kernels, dtype):
+    edited("sm_90", dtype, bitmask=True, offset=1)
+    code = ptx_of(kernels["process_logits"])
+    assert "st.global.v4.b32" in code
+    assert "prefetch.global.L2" in code
+    assert "ld.global.v4" not in code  # what a vector holds is not read, so it cannot be written back
 
 
 @pytest.mark.slow
-def test_the_draw_compiles_with_float32_logits_and_float64_noise(kernels):
-    """Compile for AMD only: the kernel for NVIDIA runs on an H200."""
-    drawn("gfx942", FILTERED, torch.float32, gumbel_dtype="fp64")
-    assert has_machine_code(compiled(kernels["draw_rows"], "gfx942"))
-
-
-def test_no_kernel_and_none_of_its_functions_takes_more_than_fifteen_arguments():
-    """Related arguments come in a group."""
-    folder = Path(device_code.__file__).parent
-    functions = [
-        (len(node.args.args), f"{path.stem}.{node.name}")
-        for path in folder.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef)
-    ]
-    assert len(functions) > 100
-    assert [each for each in functions if each[0] > MOST_ARGUMENTS] == []
+def test_products_are_rounded_before_they_are_subtracted_and_quotients_as_in_ieee_754(kernels):
+    """The bits equal other providers' bits. The compiler's default options would fuse products."""
+    edited(SOME[0], **EVERYTHING)
+    ((kernel, arguments, named),) = kernels["process_logits"].calls
+    code, fused = (
+        compiled_call((kernel, arguments, named | options), SOME[0])["ptx"]
+        for options in ({}, {"enable_fp_fusion": True})
+    )
+    assert ["fma.rn.f32" in text for text in (code, fused)] == [False, True]
+    assert "div.rn.f32" in code
+    assert "div.full" not in code
+    assert ".ftz" not in code

@@ -1,13 +1,13 @@
-"""Compilations of triton-gumbel on a CUDA device, and their time."""
+"""What the kit does not see of triton-gumbel on a CUDA device: compilations, configurations, edits that meet."""
 
 import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,12 +17,12 @@ from triton import knobs
 
 import tokendraw
 from tokendraw import SamplingMetadata, SamplingParams
+from tokendraw_testing import sync_is_an_error
 from tokendraw_triton_gumbel import plan
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 V = 4000
-TENSORS = ("temperature", "top_k", "top_p", "min_p", "seed", "positions", "joint", "logprobs")
 FILTERED = SamplingParams(temperature=0.7, top_k=20, top_p=0.9, seed=1)
 BATCHES = {
     "plain": (SamplingParams(),),
@@ -80,78 +80,10 @@ def test_after_a_warmup_no_number_of_rows_compiles_anything(compiled):
         assert compiled == [], (rows, kind)
 
 
-def test_a_graph_captures_the_first_call_of_a_sampler_with_compiled_kernels(compiled):
-    rows, metadata = 37, metadata_of(37, "filtered, logprobs")
-    metadata = replace(metadata, seeded=None)
-    logits = torch.randn(rows, V, device="cuda").to(torch.bfloat16)
-    expected = load().sample(logits, metadata)
-    load().sample(logits[:5], metadata_of(5, "filtered"))
-    sampler, graph = load(), torch.cuda.CUDAGraph()
-    compiled.clear()
-    with torch.cuda.graph(graph):
-        result = sampler.sample(logits, metadata)
-    for _ in range(3):
-        result.token_ids.zero_()
-        graph.replay()
-        load().sample(logits[:5], metadata_of(5, "filtered"))  # other scratch in between
-        assert torch.equal(result.token_ids, expected.token_ids)
-        assert torch.equal(result.logprobs.logprobs, expected.logprobs.logprobs)
-    assert compiled == []
-
-
 def seeded_metadata(rows, kind):
     requests = BATCHES[kind]
     params = [replace(requests[i % len(requests)], seed=i) for i in range(rows)]
     return SamplingMetadata.from_params(params, device="cuda", positions=range(rows))
-
-
-def copied(metadata):
-    """The same values in tensors of their own."""
-    tensors = {name: tensor.clone() for name in TENSORS if (tensor := getattr(metadata, name)) is not None}
-    return replace(metadata, **tensors, row_kinds=None)
-
-
-def test_values_changed_in_place_act_like_new_metadata():
-    sampler, metadata = load(), seeded_metadata(24, "filtered, logprobs")
-    logits = torch.randn(24, V, device="cuda").to(torch.bfloat16)
-    graph = torch.cuda.CUDAGraph()
-    sampler.sample(logits, metadata)
-    with torch.cuda.graph(graph):
-        captured = sampler.sample(logits, metadata)
-    drawn = []
-    for step in range(1, 5):
-        metadata.positions.add_(step)
-        metadata.seed.mul_(3)
-        metadata.temperature.mul_(1.5)
-        metadata.top_k.add_(5)
-        logits.mul_(0.9)
-        expected = load().sample(logits, copied(metadata))
-        for result in (sampler.sample(logits, metadata), sampler.sample(logits, copied(metadata))):
-            assert torch.equal(result.token_ids, expected.token_ids)
-            assert torch.equal(result.logprobs.logprobs, expected.logprobs.logprobs)
-        graph.replay()
-        assert torch.equal(captured.token_ids, expected.token_ids)
-        drawn.append(expected.token_ids)
-    assert not torch.equal(drawn[0], drawn[-1])
-
-
-def test_threads_on_separate_streams_draw_the_tokens_of_a_single_thread():
-    sampler = load()
-    kinds = ("plain", "filtered", "logprobs", "filtered, logprobs") * 2
-    batches = []
-    for rows, kind in enumerate(kinds, 16):
-        batches.append((torch.randn(rows, V, device="cuda"), seeded_metadata(rows, kind)))
-    expected = [sampler.sample(*batch).token_ids for batch in batches]
-    torch.cuda.synchronize()
-
-    def draw(number):
-        with torch.cuda.stream(torch.cuda.Stream()):
-            result = [sampler.sample(*batches[number]).token_ids for _ in range(50)]
-            torch.cuda.current_stream().synchronize()
-            return all(torch.equal(each, expected[number]) for each in result)
-
-    with ThreadPoolExecutor(len(batches)) as pool:
-        assert all(pool.map(draw, range(len(batches))))
 
 
 def test_a_hook_of_a_profiler_is_called_and_changes_nothing():
@@ -192,13 +124,82 @@ def test_every_configuration_draws_the_same_tokens(dtype):
             )
 
 
-def test_rows_behind_two_to_the_32_elements_draw_as_contiguous_copies():
-    """The stride is odd, and no row begins at an even element."""
-    stride = 2**31 + 5
-    storage = torch.empty(1 + 2 * stride + V, dtype=torch.float16, device="cuda")
-    copies = torch.randn(3, V, device="cuda").half()
-    logits = storage[1:].as_strided((3, V), (stride, 1)).copy_(copies)
-    for kind in BATCHES:
-        metadata = seeded_metadata(3, kind)
-        distant, contiguous = (load().sample(rows, metadata) for rows in (logits, copies))
-        assert torch.equal(distant.token_ids, contiguous.token_ids)
+# Edits of logits.
+
+
+def load_processor(plugin="triton-gumbel"):
+    return tokendraw.load("process_logits", plugin, device="cuda")
+
+
+def bits(tensor):
+    return tensor.view(torch.int32 if tensor.dtype == torch.float32 else torch.int16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_mask_keeps_edits_beside_forbidden_ids(dtype, biased):
+    """Programs have no order: reading, choosing and writing entire words might undo another program's edits."""
+    rows, vocab_size = 256, 8192
+    edited = list(range(0, vocab_size, 2))
+    bias = {"logit_bias": dict.fromkeys(edited[:1000], 3.0)} if biased else {}
+    params = tokendraw.SamplingParams(repetition_penalty=1.5, **bias)
+    slots = tokendraw.RequestSlots(rows, vocab_size // 2, vocab_size, device="cuda", max_bias=1000)
+    for slot in range(rows):
+        slots.add(slot, params, prompt_token_ids=edited)
+    logits = torch.randn(rows, vocab_size, device="cuda").to(dtype)
+    row_index = torch.arange(rows, device="cuda")
+    mask = torch.full((rows, vocab_size // 32), 0x55555555, dtype=torch.int32, device="cuda")  # the even ids
+    mask[:, ::3] = 0x55000055  # some words have vectors that are forbidden as a whole
+    expected = load_processor("native").process(logits.clone(), slots, row_index, mask)
+    processor, result = load_processor(), torch.empty_like(logits)
+    for _ in range(100):
+        result.copy_(logits)
+        processor.process(result, slots, row_index, mask)
+        assert torch.equal(bits(result), bits(expected))
+
+
+def requested(rows, vocab_size, limit):
+    """Return slots whose requests have penalties, biases and bad words, and a prompt."""
+    rng, slots = np.random.default_rng(4), tokendraw.RequestSlots(rows, limit, vocab_size, device="cuda")
+    for slot in range(rows):
+        ids = rng.integers(0, vocab_size, 5).tolist()
+        params = tokendraw.SamplingParams(
+            repetition_penalty=1.5,
+            presence_penalty=0.5,
+            logit_bias={ids[0]: 2.0},
+            bad_words=[ids[:2], ids[2:]],
+        )
+        slots.add(slot, params, rng.integers(0, vocab_size, limit // 3).tolist())
+    return slots
+
+
+@pytest.mark.parametrize("width", [None, 1, 4])
+def test_appended_tokens_leave_the_tables_as_torch_does_without_a_wait_and_in_a_graph(width):
+    rng, vocab_size, limit = np.random.default_rng(4), 5000, 60
+    by_launch, by_torch = (requested(32, vocab_size, limit) for _ in range(2))
+    load_processor().process(
+        torch.zeros(32, vocab_size, device="cuda"), by_launch, torch.arange(32, device="cuda"), None
+    )
+    assert by_launch.appender is not None
+    assert by_torch.appender is None
+    rows = torch.arange(32, device="cuda", dtype=torch.int32)
+    tokens = torch.zeros(32 if width is None else (32, width), dtype=torch.int64, device="cuda")
+
+    def step(slots):
+        slots._append(None, rows, tokens)
+
+    with sync_is_an_error():
+        by_launch.appender(by_launch.tables, rows, tokens)
+        by_torch._histories.append(rows, tokens)
+    with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
+        step(by_launch)
+    for _ in range(40):  # the last ones find no room
+        tokens.copy_(torch.tensor(rng.choice([-1, vocab_size, *range(50)], tuple(tokens.shape))))
+        rows.copy_(torch.tensor(rng.permutation(34)[:32]))
+        graph.replay()
+        by_torch._histories.append(rows, tokens)
+    for name, table in vars(by_torch.tables).items():
+        pair = torch.stack((getattr(by_launch.tables, name), table))
+        if name == "distinct":  # in any order
+            pair = pair.sort(2).values
+        assert torch.equal(*pair), name

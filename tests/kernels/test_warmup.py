@@ -1,19 +1,21 @@
 """After a warmup no call of an engine to triton-gumbel compiles: kernels record their compilations by Triton's key."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from calling import CPU, drafting, substitute
-from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams
+from calling import CPU, drafting, provider_of, substitute
+from tokendraw import Drafts, Need, PluginError, RequestSlots, SamplingMetadata, SamplingParams
 from tokendraw.operations.row_methods import SAMPLING, by_row
 from tokendraw.plugin import DRAFT_KINDS
-from tokendraw_triton_gumbel import plan, plugin
+from tokendraw_triton_gumbel import plugin
+from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
-from triton_stand_ins import compilations, sampler_for
+from triton_stand_ins import compilations
 
 pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
 OPERATIONS = plugin.tokendraw_describe().operations
@@ -36,8 +38,8 @@ VOCABULARIES = [3008, 3000, 3001]
 DTYPES = {"draft_logits": torch.bfloat16, "draft_probs": torch.float32}
 
 
-def warm(vocab_size=V, *, mode="raw_logprobs", batch_sizes=(1, 256), **options):
-    backend = TritonGumbelSampler(CPU, Need(logprobs_mode=mode))
+def warm(vocab_size=V, *, mode="raw_logprobs", gumbel_dtype="fp32", batch_sizes=(1, 256), **options):
+    backend = TritonGumbelSampler(CPU, Need(logprobs_mode=mode, gumbel_dtype=gumbel_dtype))
     sampler = drafting(OPERATIONS["verify"], backend, companion_capabilities=None)
     substitute(sampler, backend, "triton-gumbel")
     sampler.warmup(vocab_size, dtypes=[torch.bfloat16], batch_sizes=list(batch_sizes), **options)
@@ -99,42 +101,12 @@ def test_rows_and_parameters_inside_larger_tensors_compile_nothing(kernels, voca
                 assert compilations(kernels) == before, (rows, first, kind)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_unaligned_rows_of_any_stride_share_kernels(kernels, dtype):
-    sampler, (rows, size) = sampler_for("sm_90"), (3, 3008)
-    shifted = torch.zeros(rows * size + 1, dtype=dtype)[1:]
-    for strided in (torch.zeros(rows, size + 1, dtype=dtype)[:, :size], shifted.view(rows, size)):
-        before = compilations(kernels)
-        for kind in REQUESTS:
-            sampler.sample(strided, metadata_of(rows, kind))
-    assert before["draw_rows"] > 0
-    assert compilations(kernels) == before
-
-
-@pytest.mark.parametrize(
-    ("params", "warps"),
-    [
-        (PLAIN, 8),
-        (GREEDY, 8),
-        (FILTERED, 4),
-        (SamplingParams(logprobs=0), 4),
-        (SamplingParams(logprobs=2), 8),
-    ],
-    ids=["plain", "greedy", "filtered", "describes", "described"],
-)
-def test_small_batches_draw_rows_without_sums_by_more_warps(kernels, params, warps):
-    """A sum depends on the number of warps, and a token must not depend on the batch."""
-    for rows, expected in ((16, warps), (256, 4)):
-        metadata = SamplingMetadata.from_params([params] * rows, positions=range(rows))
-        sampler_for("sm_90").sample(torch.zeros(rows, V, dtype=torch.bfloat16), metadata)
-        _, _, named = kernels["draw_rows"].calls[-1]
-        assert named["num_warps"] == expected, rows
-
-
-def test_sums_of_a_row_take_the_same_number_of_warps_in_every_batch():
-    warps = {name: how.row_warps for name, how in plan.TABLE.items() if name.startswith("cuda")}
-    assert len(warps) == 2
-    assert len(set(warps.values())) == 1
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+def test_a_warmup_compiles_the_kernels_of_the_noise_that_was_asked_for(kernels, dtype):
+    warm(gumbel_dtype=dtype, batch_sizes=[2], max_drafts=2)
+    drawing = ("draw_rows", "draw_large_sets", "accept_drafts")
+    compiled = {(name, named["config"].FP64) for name in drawing for _, _, named in kernels[name].calls}
+    assert compiled == {(name, dtype == "fp64") for name in drawing}
 
 
 # Verifications.
@@ -199,15 +171,6 @@ def test_no_number_of_requests_and_drafts_compiles_anything(kernels, known, mode
     assert compilations(kernels) == before
 
 
-@pytest.mark.slow
-def test_calls_beyond_the_warmup_compile_on_demand(kernels):
-    sampler = warm(batch_sizes=(1, 16), max_drafts=4)
-    for call in ({"known": "draft_probs"}, {"known": None}, {"mode": "coupled"}, {"most": 9}):
-        before = compilations(kernels)
-        verify(sampler, **call)
-        assert compilations(kernels) != before, call
-
-
 @pytest.mark.parametrize("kind", ["plain", "mixed"])
 @pytest.mark.parametrize("known", ["draft_logits", "draft_probs", None])
 def test_a_verification_draws_large_sets_with_the_kernel_of_samples(kernels, kind, known):
@@ -245,3 +208,53 @@ def test_loading_with_a_dtype_compiles_the_kernels_of_the_first_batch(kernels):
         backend.sample(torch.zeros(rows, 128_000, dtype=torch.bfloat16), metadata_of(rows, "mixed"))
     assert {name for name in before if before[name]} == {"draw_rows", "tile_statistics", "draw_large_sets"}
     assert compilations(kernels) == before
+
+
+# Edits.
+
+
+ASKED = (
+    {"presence_penalty": 1.0},
+    {"logit_bias": {5: 1.0}, "allowed_token_ids": [5, 2999]},
+    {"bad_words": [[1, 2]], "min_tokens": 2, "stop_token_ids": [5]},
+    {},
+)
+ROWS, INTS = 9, (torch.int64, torch.int32)
+
+
+def warm_processor(**options):
+    processor = provider_of("process_logits", TritonLogitsProcessor(CPU), OPERATIONS["process_logits"])
+    processor.warmup(V, dtypes=[torch.bfloat16], **options)
+    return processor
+
+
+def drafts_of_edits(ids, offsets):
+    """Yield drafts of three requests, nine rows, in every layout that an engine may use."""
+    counts = torch.tensor([0, 3, 4, 9], dtype=offsets)
+    for shape, most in (((6,), 4), ((3, 4), 4), ((3, 7), 7)):
+        yield Drafts(draft_token_ids=torch.ones(shape, dtype=ids), cu_num_logits=counts, max_drafts=most)
+
+
+def edit(processor, *, drafts=(None,), indices=(*INTS, torch.int16), dtype=torch.bfloat16):
+    """Apply all edits that an engine may request, to logits at any alignment."""
+    for params in ASKED:
+        slots = RequestSlots(2 * ROWS, 100, V, max_bias=7, max_bad_words=3)
+        slots.add(4, SamplingParams(**params), prompt_token_ids=[1, 2])
+        slots.add(ROWS, SamplingParams(**params), prompt_token_ids=range(99))
+        for index, drafted, masked, offset in product(indices, drafts, (True, False), range(3)):
+            logits = torch.zeros(ROWS * (V + 5) + offset, dtype=dtype)[offset:].view(ROWS, V + 5)[:, :V]
+            words = torch.full((ROWS, 100), -1, dtype=torch.int32)[:, :94] if masked else None
+            named = torch.arange(ROWS if drafted is None else 3).to(index)
+            processor.process(logits, slots, named, words, drafted)
+
+
+@pytest.mark.fast_first
+@pytest.mark.parametrize("options", [{}, {"max_drafts": 2, "batch_sizes": [2]}], ids=["plain", "drafts"])
+def test_no_edit_within_the_warmup_compiles_anything(kernels, options):
+    processor = warm_processor(**options)
+    before = compilations(kernels)
+    edit(processor)
+    for dtypes in product(INTS, INTS) if options else ():
+        edit(processor, drafts=list(drafts_of_edits(*dtypes)))
+    assert compilations(kernels) == before
+    assert before["process_logits"] > 0

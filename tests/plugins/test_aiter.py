@@ -9,19 +9,18 @@ import aiter_stand_in as stand_in
 import tokendraw
 from fake_candidates import MI300X
 from fake_dists import fake_dists
-from goodness_of_fit import INF, POISON, V, gaussians
+from goodness_of_fit import V, gaussians
 from tokendraw import Need, SamplingMetadata, SamplingParams, operations
 from tokendraw.backends import proof
 from tokendraw.providers.resolve import gather
 from tokendraw.resolution import Choice, State
 from tokendraw_aiter import plugin
 from tokendraw_aiter.sampler import AiterSampler
-from tokendraw_testing import Effort, Status, Subject, check, properties
+from tokendraw_testing import Effort, Status, Subject, properties, run
 
 CPU = torch.device("cpu")
 SAMPLE = operations.find_operation("sample")
 INFO = plugin.tokendraw_describe()
-KNOWN = torch.tensor([0.35, 0.25, 0.20, 0.05, 0.03, 0.03, 0.03, 0.03, 0.03]).log()
 TWO_FILTERS = SamplingParams(top_k=4, top_p=0.82)
 JOINT = replace(TWO_FILTERS, filter_order="joint")
 
@@ -31,17 +30,6 @@ def sampler(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, fake_dists(tmp_path_factory.mktemp("dists"), patch) as dists:
         dists.add("amd-aiter", "0.1.13", modules=stand_in.MODULES)
         yield AiterSampler(CPU, Need())
-
-
-@pytest.fixture(scope="module")
-def subject(sampler):
-    return Subject(
-        "aiter",
-        capabilities={"sample": replace(INFO.operations["sample"], device_types=("cpu",))},
-        device=CPU,
-        build=lambda operation, need: sampler,
-        effort=Effort.tiny(),
-    )
 
 
 @pytest.fixture(autouse=True)
@@ -58,14 +46,18 @@ def called():
     return [name for name, _ in stand_in.CALLS]
 
 
-@pytest.mark.fast_first
-@pytest.mark.parametrize("prop", properties("sample"), ids=lambda prop: prop.name)
-def test_the_conformance_kit(subject, prop):
-    if prop.name == "tails":
-        pytest.skip("the tails are those of the stand-in")
-    line = check(subject, prop)
-    if line is not None:
-        assert line.status is not Status.FAILED, f"{line}\n{line.traceback}"
+def test_every_line_of_the_kit_passes(sampler):
+    """But the tails, which are those of the stand-in."""
+    subject = Subject(
+        "aiter",
+        capabilities={"sample": replace(INFO.operations["sample"], device_types=("cpu",))},
+        device=CPU,
+        build=lambda operation, need: sampler,
+        effort=Effort.tiny(),
+    )
+    lines = run(subject, only=[prop.name for prop in properties("sample") if prop.name != "tails"]).lines
+    assert [line for line in lines if line.status is Status.FAILED] == []
+    assert any(line.status is Status.PASSED for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -76,25 +68,12 @@ def test_the_conformance_kit(subject, prop):
         (SamplingParams(top_k=4), ["top_k_top_p_sampling_from_probs"]),
         (JOINT, ["top_k_top_p_sampling_from_probs"]),
         (TWO_FILTERS, ["top_k_renorm_probs", "top_p_sampling_from_probs"]),
+        ([TWO_FILTERS, JOINT, JOINT], ["top_k_renorm_probs", "top_p_sampling_from_probs"]),
     ],
 )
 def test_rows_go_to_their_operators(sampler, params, expected):
     sample(sampler, gaussians(3), params)
     assert called() == expected
-
-
-@pytest.mark.parametrize(("params", "kept"), [(TWO_FILTERS, {0, 1, 2}), (JOINT, {0, 1, 2, 3})])
-def test_the_two_orders_keep_their_tokens(sampler, params, kept):
-    torch.manual_seed(3)
-    assert set(sample(sampler, KNOWN.repeat(2000, 1), params).token_ids.tolist()) == kept
-
-
-def test_each_row_keeps_its_own_order_in_a_batch_of_both(sampler):
-    torch.manual_seed(3)
-    found = sample(sampler, KNOWN.repeat(4000, 1), [TWO_FILTERS, JOINT] * 2000).token_ids
-    assert called() == ["top_k_renorm_probs", "top_p_sampling_from_probs"]
-    assert set(found[::2].tolist()) == {0, 1, 2}
-    assert set(found[1::2].tolist()) == {0, 1, 2, 3}
 
 
 def renorm_call():
@@ -132,16 +111,6 @@ def test_an_unknown_largest_k_is_taken_to_be_the_vocabulary(sampler):
     assert renorm_call()["top_k_val"] == V
 
 
-@pytest.mark.parametrize("name", POISON)
-@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(top_k=9), TWO_FILTERS, JOINT])
-def test_no_row_without_mass_gets_to_a_kernel(sampler, name, params):
-    logits = gaussians(3)
-    logits[1] = POISON[name]
-    output = sample(sampler, logits, params)
-    is_clean = not POISON[name].isnan().any() and bool((POISON[name] > -INF).any())
-    assert output.valid.tolist() == [True, is_clean, True]
-
-
 def test_a_row_without_mass_would_read_out_of_bounds(sampler):
     with pytest.raises(RuntimeError, match="a row without mass"):
         torch.ops.aiter.top_p_sampling_from_probs(torch.zeros(1, 5), None, None, 2.0)
@@ -153,12 +122,6 @@ def test_more_rows_than_kernels_can_count_are_drawn_in_parts(sampler):
         gaussians(5).argmax(-1).tolist()
     )
     assert len(called()) == 3
-
-
-@pytest.mark.parametrize("shape", [(0, 50), (3, 1)])
-def test_batches_without_a_choice_launch_nothing(sampler, shape):
-    assert sample(sampler, torch.zeros(shape), TWO_FILTERS).token_ids.tolist() == [0] * shape[0]
-    assert called() == []
 
 
 def test_the_core_builds_and_proves_it(sampler, tmp_path, monkeypatch):

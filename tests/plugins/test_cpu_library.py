@@ -75,24 +75,44 @@ def stub(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_without_a_compiler_an_installation_says_so_in_a_line(tmp_path):
-    ran = compiled_with(tmp_path)
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr == (
+FAILING = """
+print("#define __x86_64__ 1")
+print("#define __linux__ 1")
+if "-dM" not in sys.argv:
+    sys.exit("in file\\na.h:1: error: no memory")
+"""
+COMPILERS = {
+    "none": (
+        None,
         "tokendraw-cpu needs a C++ compiler, found none of c++, g++ and clang++ on PATH. Install one, or name it in "
-        "the environment variable CXX. Without tokendraw-cpu native serves CPUs.\n"
-    )
-
-
-def test_a_compiler_that_is_not_where_cxx_says_counts_as_none(tmp_path):
-    ran = compiled_with(tmp_path, "--if-possible", CXX="/nonexistent/c++")
-    assert (ran.returncode, ran.stdout) == (0, "")
-    assert ran.stderr == (
+        "the environment variable CXX. Without tokendraw-cpu native serves CPUs.\n",
+    ),
+    "none where CXX says": (
+        "/nonexistent/c++",
         "tokendraw-cpu needs a C++ compiler, found '/nonexistent/c++': [Errno 2] No such file or directory: "
         "'/nonexistent/c++'. Correct the environment variable CXX, or unset it. Without tokendraw-cpu native serves "
-        "CPUs.\n"
-    )
-    assert compiled_with(tmp_path, "--only-check", CXX="/nonexistent/c++").returncode == 1
+        "CPUs.\n",
+    ),
+    "one for another machine": (
+        "print('#define __riscv 1')",
+        "tokendraw-cpu needs a compiler for Linux on x86_64 or aarch64, found '{}' for another machine. native serves "
+        "these.\n",
+    ),
+    "one that fails": (FAILING, "tokendraw-cpu does not compile with {}: a.h:1: error: no memory\n"),
+}
+"""A compiler, as a path or as the text of a stub, and what an installation says."""
+
+
+@pytest.mark.parametrize("name", COMPILERS)
+def test_an_installation_without_a_compiler_that_serves_says_so_in_a_line(tmp_path, name):
+    text, message = COMPILERS[name]
+    compiler = stub(tmp_path / "stub", text) if text and "print" in text else text
+    environ = {} if compiler is None else {"CXX": compiler}
+    ran = compiled_with(tmp_path, **environ)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", message.format(compiler))
+    if "print" not in (text or ""):
+        assert compiled_with(tmp_path, "--if-possible", **environ).returncode == 0
+        assert compiled_with(tmp_path, "--only-check", **environ).returncode == 1
 
 
 def test_a_library_of_another_interface_is_refused_when_it_is_loaded(library_file, tmp_path):
@@ -109,28 +129,6 @@ def test_a_library_of_another_interface_is_refused_when_it_is_loaded(library_fil
     )
 
 
-def test_a_compiler_for_another_processor_is_refused(tmp_path):
-    ran = compiled_with(tmp_path, CXX=stub(tmp_path / "cross", "print('#define __riscv 1')"))
-    assert ran.returncode == 1
-    assert ran.stderr == (
-        f"tokendraw-cpu needs a compiler for Linux on x86_64 or aarch64, found '{tmp_path / 'cross'}' for another "
-        "machine. native serves these.\n"
-    )
-
-
-def test_the_first_error_of_a_compiler_is_shown(tmp_path):
-    fails = """
-print("#define __x86_64__ 1")
-print("#define __linux__ 1")
-if "-dM" not in sys.argv:
-    sys.exit("in file\\na.h:1: error: no memory")
-"""
-    compiler = stub(tmp_path / "bad", fails)
-    ran = compiled_with(tmp_path, CXX=compiler)
-    assert ran.returncode == 1
-    assert ran.stderr == f"tokendraw-cpu does not compile with {compiler}: a.h:1: error: no memory\n"
-
-
 def batch(rows=24, size=40_000):
     logits = torch.randn(rows, size, generator=torch.Generator().manual_seed(3))
     filters = ({}, {"top_k": 50, "top_p": 0.9}, {"top_p": 0.9}, {"min_p": 0.01, "logprobs": 3})
@@ -142,10 +140,6 @@ def running_threads():
     return {int(task.name) for task in Path("/proc/self/task").iterdir()}
 
 
-def num_running_threads():
-    return len(running_threads())
-
-
 @needs_library
 def test_a_call_has_the_threads_of_torch_and_the_same_tokens_with_any_number():
     from tokendraw_cpu.sampler import CpuSampler
@@ -154,13 +148,13 @@ def test_a_call_has_the_threads_of_torch_and_the_same_tokens_with_any_number():
     before, found = torch.get_num_threads(), []
     try:
         for threads in (1, 3, 2):
-            sampler, running = CpuSampler(Need()), num_running_threads()
+            sampler, running = CpuSampler(Need()), len(running_threads())
             torch.set_num_threads(threads)
             found.append(sampler.sample(logits, metadata).token_ids)
-            assert num_running_threads() == running + threads - 1
+            assert len(running_threads()) == running + threads - 1
             sampler.sample(logits[:12], SamplingMetadata())
             del sampler
-            assert num_running_threads() == running
+            assert len(running_threads()) == running
     finally:
         torch.set_num_threads(before)
     assert found[0].equal(found[1])

@@ -12,8 +12,7 @@ from fake_candidates import A100, H100, RTX5090
 from flashinfer_stand_in import add_jit_cache, add_tools, bare_machine, write
 from pages import install, run_with
 from tokendraw import Need
-from tokendraw_flashinfer import capabilities, kernels, plugin
-from tokendraw_flashinfer.signatures import EntryPoints
+from tokendraw_flashinfer import kernels, plugin
 
 OLD, NEW = stand_in.SOURCES
 ROOT = Path(__file__).parents[2]
@@ -38,16 +37,26 @@ def probe(host=H100, need=None):
     return plugin.tokendraw_probe(operation="sample", host=host, need=need or Need())
 
 
-def offered():
-    return capabilities(EntryPoints.installed())
+SAMPLING = stand_in.SOURCES[NEW]["flashinfer.sampling"]
+LESS = SAMPLING.replace("def min_p_sampling_from_probs", "def other").replace("filter_apply_order=", "order=")
+LEAST = LESS.replace("def top_k_renorm_probs", "def another").replace("def top_k_mask_logits", "def third")
+EVERY_FILTER, BOTH_ORDERS = ["top_k", "top_p", "min_p"], ("top_k_first", "joint")
+OFFERS = {
+    OLD: (stand_in.SOURCES[OLD]["flashinfer.sampling"], EVERY_FILTER, BOTH_ORDERS),
+    NEW: (SAMPLING, EVERY_FILTER, BOTH_ORDERS),
+    "min-p by probabilities, joint by a restated top-p": (LESS, EVERY_FILTER, BOTH_ORDERS),
+    "no way for both filters": (LEAST, EVERY_FILTER, ()),
+    "parameters count, not names alone": (SAMPLING.replace("seed=None, ", ""), [], ()),
+}
+"""Sources of any version number, and the filters and orders that the plugin offers with them."""
 
 
-@pytest.mark.parametrize("version", [OLD, NEW])
-def test_both_tested_versions_offer_everything(dists, version):
-    install_flashinfer(dists, version)
-    found = offered()
-    assert [name for name, _ in found.filters] == ["top_k", "top_p", "min_p"]
-    assert found.filter_orders == ("top_k_first", "joint")
+@pytest.mark.parametrize("name", OFFERS)
+def test_the_entry_points_that_are_there_decide_what_is_offered(dists, name):
+    source, filters, orders = OFFERS[name]
+    install_flashinfer(dists, modules={"flashinfer": "", "flashinfer.sampling": source})
+    found = plugin.tokendraw_describe().operations["sample"]
+    assert ([filter_name for filter_name, _ in found.filters], found.filter_orders) == (filters, orders)
     assert (found.seeding, found.greedy, found.logprobs_modes, found.tie_rule) == (
         "launch",
         False,
@@ -56,43 +65,23 @@ def test_both_tested_versions_offer_everything(dists, version):
     )
 
 
-def test_a_missing_entry_point_is_replaced_or_not_offered_whatever_the_version_number(dists):
-    source = stand_in.SOURCES[NEW]["flashinfer.sampling"]
-    less = source.replace("def min_p_sampling_from_probs", "def other").replace(
-        "filter_apply_order=", "order="
-    )
-    install_flashinfer(dists, modules={"flashinfer": "", "flashinfer.sampling": less})
-    found = offered()
-    assert [name for name, _ in found.filters] == ["top_k", "top_p", "min_p"]  # min-p by probabilities
-    assert found.filter_orders == ("top_k_first", "joint")  # joint by a restated top-p
-    least = less.replace("def top_k_renorm_probs", "def another").replace(
-        "def top_k_mask_logits", "def third"
-    )
-    install_flashinfer(dists, "0.7.3", modules={"flashinfer": "", "flashinfer.sampling": least})
-    assert offered().filter_orders == ()
-    assert plugin.tokendraw_describe().operations["sample"] == offered()
-
-
-def test_parameters_count_not_names_alone(dists):
-    source = stand_in.SOURCES[NEW]["flashinfer.sampling"].replace("seed=None, ", "")
-    install_flashinfer(dists, modules={"flashinfer": "", "flashinfer.sampling": source})
-    assert offered().filters == ()
-    assert probe() == (
-        "needs flashinfer.sampling.sampling_from_probs(seed), found no such thing; reinstall flashinfer-python"
-    )
-
-
-def test_an_upstream_without_its_source_is_unavailable_for_this_reason(dists):
-    folder = install_flashinfer(dists, modules={"other": ""})
-    assert probe() == (
-        f"needs flashinfer.sampling.softmax, found no source in {str(folder / 'flashinfer')!r}; "
-        "reinstall flashinfer-python"
-    )
-
-
-def test_an_unparsable_source_counts_as_missing(dists):
-    install_flashinfer(dists, modules={"flashinfer": "", "flashinfer.sampling": "def softmax(:"})
-    assert EntryPoints.installed().parameters == {}
+@pytest.mark.parametrize(
+    ("modules", "reason"),
+    [
+        (
+            {"flashinfer": "", "flashinfer.sampling": SAMPLING.replace("seed=None, ", "")},
+            "needs flashinfer.sampling.sampling_from_probs(seed), found no such thing; ",
+        ),
+        (
+            {"flashinfer": "", "flashinfer.sampling": "def softmax(:"},
+            "needs flashinfer.sampling.softmax, found no source in '{folder}/flashinfer'; ",
+        ),
+        ({"other": ""}, "needs flashinfer.sampling.softmax, found no source in '{folder}/flashinfer'; "),
+    ],
+)
+def test_sources_without_what_is_needed_are_a_reason(dists, modules, reason):
+    folder = install_flashinfer(dists, modules=modules)
+    assert probe() == reason.format(folder=folder) + "reinstall flashinfer-python"
 
 
 def test_without_flashinfer_the_description_is_whole_and_names_no_kernels():
@@ -100,13 +89,6 @@ def test_without_flashinfer_the_description_is_whole_and_names_no_kernels():
     assert (info.name, info.api_version, info.kernels) == ("flashinfer", 1, "")
     assert info.operations["sample"].compute_capability == ((7, 5), (12, 1))
     assert (info.upstream.versions, info.upstream.tested) == (">=0.6.7,<0.8", (OLD, NEW))
-
-
-def test_looking_imports_nothing_of_it(dists):
-    install_flashinfer(dists)
-    before = set(sys.modules)
-    plugin.tokendraw_describe()
-    assert not {name for name in set(sys.modules) - before if name.startswith("flashinfer")}
 
 
 OPENED = []
@@ -120,7 +102,7 @@ def listen(event, arguments):
         OPENED.append(str(arguments[0]))
 
 
-def test_probing_reads_nothing_of_other_distributions_and_looks_for_none_of_the_files_of_a_large_one(
+def test_probing_imports_nothing_reads_nothing_of_other_distributions_and_looks_for_none_of_the_files_of_a_large_one(
     dists, monkeypatch
 ):
     install_flashinfer(dists)
@@ -136,81 +118,93 @@ def test_probing_reads_nothing_of_other_distributions_and_looks_for_none_of_the_
     looked_at, stat = [], os.stat
     monkeypatch.setattr(os, "stat", lambda *args, **kwargs: looked_at.append(args) or stat(*args, **kwargs))
     OPENED.clear()
+    before = set(sys.modules)
     LISTENING.append(True)
     try:
         assert probe() is None
         assert kernels.find().source == f"prebuilt, in flashinfer-jit-cache {NEW}"
     finally:
         LISTENING.clear()
+    assert not {name for name in set(sys.modules) - before if name.startswith("flashinfer")}
     assert not [path for path in OPENED if "other_" in path]
     assert not [path for path in OPENED if path.endswith(("nvcc", "ninja", "c++"))]  # found, never run
     assert len(OPENED) < 30
     assert len(looked_at) < 100
 
 
-def test_a_listed_but_deleted_module_counts_as_missing(dists):
-    install_flashinfer(dists)
-    folder = add_jit_cache(dists, NEW)
-    (folder / "flashinfer_jit_cache/jit_cache/sampling/sampling.so").unlink()
-    assert probe() == f"{NEEDED}no nvcc and no C++ compiler and no ninja{ADVICE}"
+MODULE = "sampling/sampling.so"
+NOTHING = f"{NEEDED}no nvcc and no C++ compiler and no ninja"
+CACHED = f"workspace/.cache/flashinfer/{NEW}/90a/cached_ops/{MODULE}"
 
 
-def test_no_module_and_no_compiler_is_a_reason(dists):
-    install_flashinfer(dists)
-    assert probe() == f"{NEEDED}no nvcc and no C++ compiler and no ninja{ADVICE}"
-    add_tools(dists, "ninja", "c++")
-    assert probe() == f"{NEEDED}no nvcc{ADVICE}"
-    assert plugin.tokendraw_describe().kernels == ""
+class Machine:
+    """What stands on a machine beside FlashInfer, in words of a table."""
+
+    def __init__(
+        self, *tools, cached=False, package=False, toolkit=False, jit_cache=(), deleted=False, **environ
+    ):
+        self.tools, self.cached, self.package, self.toolkit = tools, cached, package, toolkit
+        self.jit_cache, self.deleted, self.environ = jit_cache, deleted, environ
+
+    def set_up(self, dists, monkeypatch):
+        folder = install_flashinfer(dists)
+        add_tools(dists, *self.tools)
+        if self.package:
+            write(folder / "flashinfer/data/aot" / MODULE)
+        if self.cached:
+            write(dists.folder / CACHED)
+        if self.toolkit:
+            (dists.folder / "cuda").mkdir()
+        if self.jit_cache:
+            cache = add_jit_cache(dists, *self.jit_cache)
+            if self.deleted:
+                (cache / "flashinfer_jit_cache/jit_cache" / MODULE).unlink()
+        for name, value in self.environ.items():
+            monkeypatch.setenv(name, value)
 
 
-def test_a_module_in_the_package_is_enough(dists):
-    folder = install_flashinfer(dists)
-    write(folder / "flashinfer/data/aot/sampling/sampling.so")
-    assert probe() is None
-    assert plugin.tokendraw_describe().kernels == "prebuilt, in flashinfer-python 0.7.2.post1"
+OTHER_VERSION = ", and flashinfer-jit-cache 0.7.1+cu129 of another version"
+MACHINES = [
+    (Machine(), NOTHING, ""),
+    (Machine("ninja", "c++"), f"{NEEDED}no nvcc", ""),
+    (Machine(package=True), None, f"prebuilt, in flashinfer-python {NEW}"),
+    *(
+        (Machine(jit_cache=(version, name)), None, f"prebuilt, in {name} {version}")
+        for name in ("flashinfer-jit-cache", "flashinfer-jit-cache-cu129-sm90")
+        for version in (NEW, f"{NEW}+cu129")
+    ),
+    (Machine(jit_cache=(NEW,), deleted=True), NOTHING, ""),
+    (Machine(jit_cache=("0.7.1+cu129",)), NOTHING + OTHER_VERSION, ""),
+    (
+        Machine(jit_cache=("0.7.1+cu129",), FLASHINFER_DISABLE_VERSION_CHECK="1"),
+        None,
+        "prebuilt, in flashinfer-jit-cache 0.7.1+cu129",
+    ),
+    (Machine(cached=True), NOTHING, ""),
+    (Machine("ninja", cached=True, toolkit=True), None, f"compiled earlier, in {{folder}}/{CACHED}"),
+    (
+        Machine("ninja", "c++", "nvcc"),
+        None,
+        "compiled here when the sampler is built, by {folder}/cuda/bin/nvcc",
+    ),
+    (Machine("ninja", "c++", "nvcc", FLASHINFER_DISABLE_JIT="1"), f"{NEEDED}FLASHINFER_DISABLE_JIT set", ""),
+]
+"""A machine, why the plugin cannot serve there, and where its kernels are."""
 
 
-@pytest.mark.parametrize("name", ["flashinfer-jit-cache", "flashinfer-jit-cache-cu129-sm90"])
-@pytest.mark.parametrize("version", [NEW, f"{NEW}+cu129"])
-def test_a_jit_cache_of_its_version_is_enough(dists, name, version):
-    install_flashinfer(dists)
-    add_jit_cache(dists, version, name)
-    assert probe() is None
-    assert kernels.find().source == f"prebuilt, in {name} {version}"
+@pytest.mark.parametrize(("machine", "reason", "source"), MACHINES)
+def test_kernels_are_prebuilt_or_can_be_built_or_the_reason_says_what_is_missing(
+    dists, monkeypatch, machine, reason, source
+):
+    machine.set_up(dists, monkeypatch)
+    assert probe() == (reason and reason + ADVICE)
+    if not reason:
+        assert kernels.find().source == source.format(folder=dists.folder)
 
 
-def test_a_jit_cache_of_another_version_is_not(dists, monkeypatch):
-    install_flashinfer(dists)
-    add_jit_cache(dists, "0.7.1+cu129")
-    assert probe() == (
-        f"{NEEDED}no nvcc and no C++ compiler and no ninja, and flashinfer-jit-cache 0.7.1+cu129 of another version"
-        f"{ADVICE}"
-    )
-    monkeypatch.setenv("FLASHINFER_DISABLE_VERSION_CHECK", "1")
-    assert probe() is None
-
-
-def test_a_module_compiled_earlier_needs_ninja_and_a_toolkit_to_be_loaded(dists):
-    install_flashinfer(dists)
-    cached = dists.folder / "workspace/.cache/flashinfer" / NEW / "90a/cached_ops/sampling/sampling.so"
-    write(cached)
-    assert probe() == f"{NEEDED}no nvcc and no C++ compiler and no ninja{ADVICE}"
-    add_tools(dists, "ninja")
-    (dists.folder / "cuda").mkdir()
-    assert probe() is None
-    assert kernels.find().source == f"compiled earlier, in {cached}"
+def test_a_module_compiled_earlier_is_for_its_architecture_alone(dists, monkeypatch):
+    Machine("ninja", cached=True, toolkit=True).set_up(dists, monkeypatch)
     assert probe(A100) == f"{NEEDED}no nvcc and no C++ compiler{ADVICE}"
-
-
-def test_with_compilers_the_module_is_built_unless_the_jit_is_disabled(dists, monkeypatch):
-    install_flashinfer(dists)
-    add_tools(dists, "ninja", "c++", "nvcc")
-    assert probe() is None
-    assert (
-        kernels.find().source == f"compiled here when the sampler is built, by {dists.folder}/cuda/bin/nvcc"
-    )
-    monkeypatch.setenv("FLASHINFER_DISABLE_JIT", "1")
-    assert probe() == f"{NEEDED}FLASHINFER_DISABLE_JIT set{ADVICE}"
 
 
 def old_cuda(needed, found, capability):

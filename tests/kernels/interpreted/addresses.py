@@ -36,7 +36,8 @@ def noted_accesses():
     def checked(method, original, pointers, mask):
         def access(self, *arguments):
             addresses = arguments[pointers].data
-            addresses = addresses[np.broadcast_to(arguments[mask].data, addresses.shape)].ravel()
+            is_read = arguments[mask].data.astype(bool)  # a mask of scalars may be of integers
+            addresses = addresses[np.broadcast_to(is_read, addresses.shape)].ravel()
             index = np.searchsorted(firsts, addresses, side="right") - 1
             is_outside = (index < 0) | (addresses >= ends[np.maximum(index, 0)])
             if is_outside.any():
