@@ -12,8 +12,9 @@ import pytest
 import tokendraw
 import tokendraw_testing
 from command_line import call
-from fake_dists import plugin
+from fake_dists import EVERYTHING, fake_dists, plugin
 from tokendraw_testing import Line, Report, Status, properties
+from tokendraw_testing.filter_check import line_names
 from tokendraw_testing.kit.matrix import Place
 from tokendraw_testing.kit.trial import MOST_CHECKS
 
@@ -167,13 +168,6 @@ def test_a_statistic_that_a_second_look_cleared_says_so(reports):
     )
 
 
-def test_a_run_without_statistics_claims_nothing_about_chance(reports):
-    reports(EXACT)
-    assert check("native").stdout.endswith(
-        "1 passed, 0 failed, 0 refused, 0 not run.\nFull run, seed 0, 2.5 s.\n"
-    )
-
-
 def test_nothing_to_check_is_no_success(reports):
     reports()
     result = check("native", "--only", "noise precision")
@@ -183,6 +177,12 @@ def test_nothing_to_check_is_no_success(reports):
 
 def test_the_options_reach_the_kit(reports):
     calls = reports(EXACT)
+    check("native")
+    check("native", "--operation", "verify")
+    assert [only for _, only, _ in calls] == [
+        tuple(prop.name for prop in listed) for listed in (properties(), properties("verify"))
+    ]
+    calls.clear()
     check("native", "--quick", "--seed", "3", "--only", "limits", "--only", "output")
     ((subject, only, _),) = calls
     assert (subject.name, str(subject.device), subject.effort.quick, subject.seed) == (
@@ -192,101 +192,6 @@ def test_the_options_reach_the_kit(reports):
         3,
     )
     assert only == ("output", "limits")
-
-
-def test_without_only_every_property_is_checked(reports):
-    calls = reports(EXACT)
-    check("native")
-    assert calls[0][1] == tuple(prop.name for prop in properties())
-
-
-def test_one_operation_can_be_checked_alone(reports):
-    calls = reports(EXACT)
-    check("native", "--operation", "verify")
-    assert calls[0][1] == tuple(prop.name for prop in properties("verify"))
-
-
-def test_json_is_complete(reports):
-    reports(STATISTICAL, WRONG, places=[SMALL, WIDE])
-    result = check("native", "--json", "--only", "distribution", "--only", "tails")
-    found = json.loads(result.stdout)
-    (listed,) = [c for c in json.loads(call("list", "--json").stdout)["candidates"] if c["name"] == "native"]
-    assert found.pop("candidate") == listed
-    assert found.pop("host") == json.loads(call("resolve", "--json", "--device", "cpu").stdout)["host"]
-    assert [line["name"] for line in found["lines"]] == ["top_p", "ties"]
-    assert found.pop("lines")[0] == {
-        "name": "top_p",
-        "status": "passed",
-        "detail": STATISTICAL.detail,
-        "about": "Keeps the smallest set.",
-        "checks": 14,
-        "draws": 148_060,
-        "p_value": 0.03412,
-        "worst": STATISTICAL.worst,
-        "traceback": "",
-        "seconds": 3.0,
-        "again": "tokendraw check native --device cpu --only top_p",
-        "looked": [{"call": "sample", "dtype": "float32", "up_to": 1024, "kind": "unseeded", "rows": 7}],
-    }
-    assert found == {
-        "schema_version": 1,
-        "error": "1 passed, 1 failed, 0 refused, 0 not run.",
-        "command": "tokendraw check native --device cpu --only distribution --only tails --jobs 1 --json",
-        "sampler": "native",
-        "device": "cpu",
-        "tokendraw": tokendraw.__version__,
-        "torch": importlib_metadata.version("torch"),
-        "quick": False,
-        "seed": 0,
-        "only": ["distribution", "tails"],
-        "gumbel_dtype": None,
-        "heavy_imports": [],
-        "passed": False,
-        "false_alarm": 1e-6,
-        "seconds": 3.0,
-        "elapsed": 2.5,
-        "jobs": 1,
-        "missed": [{"call": "sample", "dtype": "float32", "up_to": None, "kind": "unseeded"}],
-    }
-    assert (result.stderr, result.exit_code) == ("the sampler is at work\n", 1)
-
-
-class TestTheListOfProperties:
-    def test_it_has_a_line_for_each(self):
-        result = call("check", "--list")
-        lines = result.stdout.splitlines()
-        assert (result.stderr, result.exit_code) == ("", 0)
-        width = max(len(prop.name) for prop in properties())
-        assert lines == [f"{prop.name.ljust(width)}  {prop.about}" for prop in properties()]
-        assert "tails  " in "\n".join(lines)
-
-    def test_only_picks_from_it(self):
-        result = call("check", "--list", "--only", "sync-free", "--only", "verify draft", "--json")
-        assert json.loads(result.stdout) == {
-            "schema_version": 1,
-            "error": None,
-            "properties": [
-                {
-                    "name": "sync-free",
-                    "about": "No call waits for the device: by torch's own check, and by a stopwatch behind a sleeping "
-                    "device.",
-                    "operation": "sample",
-                    "advertised": True,
-                    "needs_cuda": True,
-                },
-                {
-                    "name": "verify draft",
-                    "about": "``draft`` draws from the softmax after the filters.",
-                    "operation": "verify",
-                    "advertised": False,
-                    "needs_cuda": False,
-                },
-            ],
-        }
-
-    def test_it_can_be_that_of_one_operation(self):
-        found = json.loads(call("check", "--list", "--operation", "verify", "--json").stdout)["properties"]
-        assert [prop["name"] for prop in found] == [prop.name for prop in properties("verify")]
 
 
 @pytest.mark.parametrize(
@@ -303,18 +208,71 @@ class TestTheListOfProperties:
             "'acme' cannot be checked on cpu: needs the operation verify, found sample.",
         ),
         (
+            plugin("acme", capabilities=EVERYTHING),
+            ("--gumbel-dtype", "fp64"),
+            "'acme' cannot be checked on cpu: the request needs fp64 noise, found fp32.",
+        ),
+        (
             plugin("acme", build="raise RuntimeError('no [kernels]')"),
             (),
             "'acme' needs to build and to pass its proof on cpu before it can be checked, found: "
             "tokendraw_build raised RuntimeError: no [kernels] (fake_acme.py:36). Mend the plugin.",
         ),
     ],
-    ids=["another machine", "another operation", "it does not build"],
+    ids=["another machine", "another operation", "other noise", "it does not build"],
 )
 def test_a_sampler_that_cannot_be_checked_gives_the_reason_once(dists, source, options, message):
     dists.add_plugin("acme", source)
     result = check("acme", *options)
     assert (result.stdout, result.stderr, result.exit_code) == ("", f"{message}\n", 1)
+
+
+def test_the_list_has_a_line_for_each_property_of_samplers_or_of_a_filter():
+    names = {prop.name: prop.about for prop in properties()}
+    for command, wanted in (
+        (("--list",), names),
+        (("--filter", "p_less", "native", "--list"), line_names(["native"])),
+    ):
+        result = call("check", *command)
+        width = max(map(len, wanted))
+        assert result.stdout.splitlines() == [f"{name:{width}}  {about}" for name, about in wanted.items()]
+        assert (result.stderr, result.exit_code) == ("", 0)
+
+
+FLAT = """
+from tokendraw.filters import Filter
+
+
+class Acme(Filter):
+    '''Keep the largest.'''
+
+    name = "acme"
+    moments = ("std",)
+
+    def floor(self, moments, value):
+        return value * moments.std
+"""
+
+
+@pytest.fixture
+def acme(tmp_path, monkeypatch):
+    with fake_dists(tmp_path, monkeypatch) as dists:
+        dists.add("acme-filters", filters={"acme": "acme_filters:Acme"}, modules={"acme_filters": FLAT})
+        yield
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_red_run_of_a_filter_tells_its_line_and_how_to_see_it_again():
+    options = ("--device", "cpu", "--quick", "--value", "0.5", "--seed", "7")
+    result = call("check", "--filter", "acme", *options, "--only", "no waiting", "--only", "reach")
+    assert result.stdout.partition("\n\nreach\n")[2].partition("\n\n1 passed")[0] == (
+        "  demanded  Some value keeps more than the largest token of a row and drops others.\n"
+        "  found     the floor of 'acme' needs to keep several tokens and to drop others in some row, found all kept "
+        "or the largest alone in 12 rows; name values by --value if these are not the filter's\n"
+        "\n"
+        "Again: tokendraw check --filter acme --device cpu --quick --value 0.5 --seed 7 --only reach"
+    )
+    assert result.exit_code == 1
 
 
 def in_a_process(*arguments, **options):

@@ -10,9 +10,11 @@ import pytest
 import tokendraw
 from command_line import call
 from fake_dists import deadly, fake_dists
+from tokendraw_testing.commands import matrix_lines
+from tokendraw_testing.commands.matrix_lines import print_matrix
 from tokendraw_testing.kit import fuzz
 from tokendraw_testing.kit.fuzz_report import FuzzFinding, FuzzReport, first_of_each_sort
-from tokendraw_testing.kit.matrix import Place
+from tokendraw_testing.kit.matrix import Place, places
 
 HEADING = (
     f"native on cpu: tokendraw {tokendraw.__version__}, "
@@ -76,21 +78,6 @@ CASES = (
 )
 
 
-def test_without_findings_it_says_how_much_it_looked_at(reports):
-    calls = reports(checks=2000)
-    result = check("native", "--fuzz", "60", "--quick", "--jobs", "2", "--operation", "sample", "--seed", "7")
-    assert result.stdout == HEADING + CASES.format(0, 0) + (
-        "\n"
-        "No findings in 1,234 cases.\n"
-        "Quick sizes, seed 7, 60.2 s in 2 processes.\n"
-        "By chance, the 2,000 statistics of a correct sampler give a finding in at most one such run in 500,000.\n"
-    )
-    assert (result.stderr, result.exit_code) == ("", 0)
-    ((subject, *given),) = calls
-    assert given == [60.0, "sample", 2]
-    assert (subject.seed, subject.effort.quick) == (7, True)
-
-
 def test_a_finding_stands_with_the_command_that_repeats_it(reports):
     reports(WRONG, RAISED)
     result = check("native", "--fuzz", "60", "--jobs", "1", "--gumbel-dtype", "fp64")
@@ -110,46 +97,6 @@ def test_a_finding_stands_with_the_command_that_repeats_it(reports):
         "2 findings in 1,234 cases.\n"
         "Full sizes, seed 0, 60.2 s.\n"
     )
-    assert result.exit_code == 1
-
-
-def test_json_is_complete(reports):
-    reports(WRONG)
-    result = check("native", "--fuzz", "9", "--jobs", "1", "--json")
-    found = json.loads(result.stdout)
-    assert {"candidate", "host"} <= found.keys()
-    assert {key: value for key, value in found.items() if key not in ("candidate", "host")} == {
-        "schema_version": 1,
-        "error": "1 finding in 1,234 cases.",
-        "command": "tokendraw check native --device cpu --jobs 1 --fuzz 9.0 --json",
-        "sampler": "native",
-        "device": "cpu",
-        "tokendraw": tokendraw.__version__,
-        "torch": importlib_metadata.version("torch"),
-        "quick": False,
-        "seed": 0,
-        "gumbel_dtype": None,
-        "heavy_imports": [],
-        "passed": False,
-        "false_alarm": 0.0,
-        "jobs": 1,
-        "elapsed": 60.25,
-        "cases": {"sample": 1200, "verify": 34},
-        "left_out": ["another_thing"],
-        "checks": 0,
-        "looked": [{**SMALL._asdict(), "rows": 5000}],
-        "missed": [WIDE._asdict()],
-        "findings": [
-            {
-                "operation": "sample",
-                "number": 17,
-                "detail": WRONG.detail,
-                "traceback": "",
-                "times": 3,
-                "again": "tokendraw check native --device cpu --operation sample --fuzz-case 0:17",
-            }
-        ],
-    }
     assert result.exit_code == 1
 
 
@@ -197,12 +144,6 @@ class TestAFinding:
         (same,) = json.loads(again.stdout)["findings"]
         assert {**same, "times": 0} == {**finding, "times": 0}
 
-    @pytest.mark.slow
-    def test_a_case_that_is_right_is_no_finding(self):
-        right = next(n for n in range(20) if check("acme", "--quick", "--fuzz-case", f"3:{n}").exit_code == 0)
-        result = check("acme", "--quick", "--fuzz-case", f"3:{right}")
-        assert re.search(r"No findings in \d+ cases?\.\nQuick sizes, seed 3, ", result.stdout)
-
 
 def test_kept_sets_are_counted_by_operation_and_way():
     result = call("check", "native", "--device", "cpu", "--kept-sets", "--fuzz-case", "0:1")
@@ -210,3 +151,68 @@ def test_kept_sets_are_counted_by_operation_and_way():
     assert result.stdout.startswith(HEADING + "way ")
     assert re.search(r"^verify: p +\d+ +0 +\d+ +1 *$", result.stdout, re.MULTILINE)
     assert re.search(r"^0 of \d+ rows wrong, in 1 batches\.$", result.stdout, re.MULTILINE)
+
+
+def test_without_findings_it_says_how_much_it_looked_at(reports):
+    calls = reports(checks=2000)
+    result = check("native", "--fuzz", "60", "--quick", "--jobs", "2", "--operation", "sample", "--seed", "7")
+    assert result.stdout == HEADING + CASES.format(0, 0) + (
+        "\nNo findings in 1,234 cases.\nQuick sizes, seed 7, 60.2 s in 2 processes.\n"
+        "By chance, the 2,000 statistics of a correct sampler give a finding in at most one such run in 500,000.\n"
+    )
+    assert (result.stderr, result.exit_code) == ("", 0)
+    ((subject, *given),) = calls
+    assert (given, subject.seed, subject.effort.quick) == ([60.0, "sample", 2], 7, True)
+
+
+# Places without a look.
+
+
+DTYPES = ("float32", "bfloat16", "float16")
+SAMPLE = places(["sample"], DTYPES, None, ("greedy", "seeded", "unseeded"))
+
+
+def place(dtype, up_to, kind, call="sample"):
+    return Place(call, dtype, up_to, kind)
+
+
+LINES = [
+    ("greedy rows", ((place("float32", 1024, "greedy"), 5), (place("bfloat16", 131072, "greedy"), 1))),
+    ("output", ((place("float32", 1024, "unseeded"), 9), (place("float16", None, "seeded"), 2))),
+    ("sync-free", ()),
+]
+
+
+def test_a_line_has_a_letter_where_it_looked_and_dots_where_it_did_not(capsys):
+    print_matrix(LINES, SAMPLE)
+    assert capsys.readouterr().out == (
+        "\n"
+        "sample: rows looked at in 4 of 36 places (g greedy, s seeded, u unseeded)\n"
+        "                              float32               bfloat16              float16\n"
+        "ids in the vocabulary, up to  1K   64K  128K  more  1K   64K  128K  more  1K   64K  128K  more\n"
+        "greedy rows                   g..  ...  ...   ...   ...  ...  g..   ...   ...  ...  ...   ...\n"
+        "output                        ..u  ...  ...   ...   ...  ...  ...   ...   ...  ...  ...   .s.\n"
+        "any line                      g.u  ...  ...   ...   ...  ...  g..   ...   ...  ...  ...   .s.\n"
+    )
+
+
+def test_a_narrow_terminal_gets_the_dtypes_below_each_other(capsys, monkeypatch):
+    monkeypatch.setattr(matrix_lines, "console_width", lambda: 60)
+    print_matrix(LINES[:1], SAMPLE)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[2:])) <= 60
+    assert [line.strip() for line in lines[2::3]] == list(DTYPES)
+
+
+def test_calls_are_counted_apart_and_one_that_nobody_made_says_so(capsys):
+    both = places(["verify rejection", "verify coupled"], ["float16"], 1000, ["greedy", "unseeded"])
+    print_matrix([("verify output", ((place("float16", 1024, "greedy", "verify rejection"), 3),))], both)
+    assert capsys.readouterr().out == (
+        "\n"
+        "verify rejection: rows looked at in 1 of 2 places (g greedy, u unseeded)\n"
+        "                              float16\n"
+        "ids in the vocabulary, up to  1K\n"
+        "verify output                 g.\n"
+        "\n"
+        "verify coupled: rows looked at in none of 2 places (g greedy, u unseeded)\n"
+    )

@@ -50,6 +50,18 @@ OFF = Candidate(
 
 NATIVE_ON_CPU = ("--sampler", "native", "--device", "cpu")
 """Options that give the same answer whatever is installed, and whatever the machine."""
+ARGUMENTS = {
+    "list": (),
+    "show": ("native",),
+    "resolve": (),
+    "doctor": ("--no-build",),
+    "check": ("native", "--device", "cpu", "--quick", "--only", "+inf is drawn evenly"),
+    "bench": (*"--device cpu --batch 1 --vocab-size 128 --filters none --repeats 3 --sampler native".split(),),
+    "sample": ("logits.npy", *NATIVE_ON_CPU),
+    "generate": ("The", "-n", "2", *NATIVE_ON_CPU),
+    "new": ("acme", "acme-tokendraw"),
+}
+"""Arguments that each command succeeds with, beside a file of logits."""
 DRAWN_BY_NATIVE = "drawn by native on cpu: asked for by --sampler\n"
 
 
