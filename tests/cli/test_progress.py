@@ -92,12 +92,6 @@ def test_json_stands_alone_on_stdout(monkeypatch):
     assert len(said(result)) == 2
 
 
-def test_short_work_is_quiet(monkeypatch):
-    monkeypatch.setattr(terminal, "SECONDS_PER_LINE", 600.0)
-    monkeypatch.setattr(tokendraw_testing, "run", slow_run)
-    assert check().stderr == ""
-
-
 def test_random_cases_are_counted(monkeypatch):
     def slow(subject, seconds, *, operation=None, jobs=1, progress=None):
         time.sleep(0.6)
@@ -131,18 +125,3 @@ def test_work_without_steps_says_what_it_is_and_for_how_long(capsys):
     told = capsys.readouterr()
     assert told.out == ""
     assert [line.rpartition(",")[0] for line in told.err.splitlines()] == ["loading acme"] * 2
-
-
-def test_an_error_ends_the_lines(capsys):
-    def fail():
-        with terminal.progress_bar(3, "cells") as show:
-            show("64 x 1000", 1)
-            time.sleep(0.6)
-            raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        fail()
-    first = capsys.readouterr().err
-    assert re.fullmatch(r"1 of 3 cells after \d+ s: 64 x 1000\n", first)
-    time.sleep(0.6)
-    assert capsys.readouterr().err == ""
