@@ -48,39 +48,3 @@ def mistakes(text, tags, version):
 def test_the_changelog_agrees_with_the_tags_and_the_version():
     text, version = pages.text_of("CHANGELOG.md"), distributions.version()
     assert mistakes(text, distributions.release_tags(), version) == []
-
-
-HEAD = "# Changelog\n\n## [Unreleased]\n\n"
-LINKS = "[Unreleased]: https://a\n[0.2.0]: https://a\n[0.1.0]: https://a\n"
-TWO = "## [0.2.0] - 2027-01-02\n\n### Added\n- b\n\n## [0.1.0] - 2026-12-01\n\n### Added\n- a\n\n"
-ONE = TWO[TWO.index("## [0.1.0]") :]
-
-
-@pytest.mark.parametrize(
-    ("text", "tags", "version", "found"),
-    [
-        (HEAD + TWO + LINKS, ["v0.2.0", "v0.1.0"], "0.2.0", []),
-        (HEAD + TWO + LINKS, ["v0.1.0"], "0.2.0", []),
-        (HEAD + "### Fixed\n- c\n\n" + TWO + LINKS, ["v0.2.0", "v0.1.0"], "0.2.1", []),
-        (HEAD + TWO + LINKS, [], "0.2.0", []),
-        (
-            HEAD + ONE + LINKS,
-            ["v0.2.0", "v0.1.0"],
-            "0.2.1",
-            ["tag without a section: v0.2.0", "nothing about 0.2.1"],
-        ),
-        (HEAD + TWO + LINKS, ["v0.1.0"], "0.3.0", ["section without a tag: 0.2.0", "nothing about 0.3.0"]),
-        (HEAD + "- c\n\n" + ONE + LINKS, ["v0.1.0"], "0.0.9", ["0.0.9 is no later than the last release"]),
-        (TWO + LINKS, [], "0.2.0", ["begins with another section than [Unreleased]"]),
-        (HEAD + "### News\n" + ONE + LINKS, [], "0.1.0", ["no kind of change: News"]),
-        (HEAD + ONE + "[0.1.0]: https://a\n", [], "0.1.0", ["heading without a link: Unreleased"]),
-        (
-            HEAD + "## [0.1.0]\n" + LINKS,
-            [],
-            "0.1.0",
-            ["not a version and a date: [0.1.0]", "nothing about 0.1.0"],
-        ),
-    ],
-)
-def test_a_wrong_changelog_is_seen(text, tags, version, found):
-    assert mistakes(text, tags, version) == found

@@ -2,12 +2,16 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import isolation
+import tokendraw
+from tokendraw import operations
 
 HEAVY = ("torch", "numpy", "triton", "flashinfer", "aiter", "transformers", "safetensors")
 
@@ -36,22 +40,21 @@ def printed_after_torch(code):
     return json.loads(run.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import tokendraw",
-        "import tokendraw; tokendraw.discover()",
-        "import tokendraw; tokendraw.resolve(device='cpu').explain()",
-        "from tokendraw import Need, SamplingParams, SamplerOutput",
-        "from tokendraw.plugin import Call, Capabilities, Operation, PluginInfo, Requirement",
-        "from tokendraw.resolution import Candidate",
-        "import tokendraw; tokendraw.SamplingParams(seed=1).check(100)",
-        "import tokendraw_native",
-        "import tokendraw_testing.commands.check, tokendraw_testing.commands.new, tokendraw_bench.commands.bench",
-    ],
-)
-def test_neither_torch_nor_a_backend_is_loaded(code):
-    assert loaded_after(code).isdisjoint(HEAVY)
+LIGHT = """
+import tokendraw
+from tokendraw import Need, SamplingParams, SamplerOutput
+from tokendraw.plugin import Call, Capabilities, Operation, PluginInfo, Requirement
+from tokendraw.resolution import Candidate
+tokendraw.discover()
+tokendraw.resolve(device="cpu").explain()
+tokendraw.SamplingParams(seed=1).check(100)
+import tokendraw_native
+import tokendraw_testing.commands.check, tokendraw_testing.commands.new, tokendraw_bench.commands.bench
+"""
+
+
+def test_neither_torch_nor_a_backend_is_loaded_before_a_sampler_is():
+    assert loaded_after(LIGHT).isdisjoint(HEAVY)
 
 
 def test_a_name_that_needs_torch_says_so_where_it_is_missing():
@@ -131,3 +134,10 @@ os.environ.__class__ = Watched
 import tokendraw, tokendraw.providers.load
 """
     python(code)
+
+
+@pytest.mark.parametrize("operation", operations.RECORDS)
+def test_nothing_in_the_core_branches_on_the_name_of_an_operation(operation):
+    comparison = re.compile(rf"""([!=]=|\bin|\bcase)\s*\(?["']{operation}["']|["']{operation}["']\s*[!=]=""")
+    sources = Path(str(tokendraw.__file__)).parent.rglob("*.py")
+    assert [path for path in sources if comparison.search(path.read_text(encoding="utf-8"))] == []
