@@ -11,7 +11,7 @@ import pytest
 
 import tokendraw
 import tokendraw_testing
-from command_line import call
+from command_line import call, screen
 from fake_dists import EVERYTHING, fake_dists, plugin
 from tokendraw_testing import Line, Report, Status, properties
 from tokendraw_testing.filter_check import line_names
@@ -108,47 +108,14 @@ def check(*arguments):
 def test_a_green_run_has_a_line_a_property_and_says_how_sure_it_is(reports):
     reports(EXACT, STATISTICAL, NOT_RUN)
     result = check("native", "--quick")
-    assert result.stdout == HEADING + (
-        "property     status     draws  p-value  what was looked at\n"
-        "greedy rows  passed                     5 vocabularies\n"
-        "top_p        passed   148,060    0.034  7 requests by draws, 667 kept sets in 8 families as "
-        "processed_logprobs show them\n"
-        "sync-free    not run                    needs a CUDA device, found cpu\n"
-        "\n"
-        "2 passed, 0 failed, 0 refused, 1 not run (needs a CUDA device, found cpu).\n"
-        "Quick run, seed 0, 2.5 s, 148,060 draws for 14 statistics.\n"
-        "By chance, a correct sampler fails at most one such run in 1,000,000.\n"
-    )
+    assert result.stdout == screen("a green run has a line a property and says how sure it is")
     assert (result.stderr, result.exit_code) == ("the sampler is at work\n", 0)
 
 
 def test_a_red_run_tells_what_was_needed_and_found_and_how_to_see_it_again(reports):
     reports(EXACT, RAISED, WRONG, REFUSED)
     result = check("native", "--seed", "7")
-    assert result.stdout == HEADING + (
-        "property            status    draws  p-value  what was looked at\n"
-        "greedy rows         passed                    5 vocabularies\n"
-        "filter order joint  failed                    see below\n"
-        "ties                failed   50,000    0e+00  see below\n"
-        "ranks               refused                   not advertised; requests for it are refused\n"
-        "\n"
-        "filter order joint\n"
-        "  demanded   Both filters count everything.\n"
-        "  found      a call raised RuntimeError: no kernel\n"
-        '  raised in    File "/acme/sampler.py", line 31, in sample\n'
-        "                 return draw(logits)\n"
-        "\n"
-        "ties\n"
-        "  demanded  Keeps every token that is tied with the last kept one.\n"
-        "  found     top_k = 3: token 8 [of 9] drawn 0 times, expected 250.0 (p = 1.0e-80, then 0.0e+00 in "
-        "40000 draws)\n"
-        "\n"
-        "Again: tokendraw check native --device cpu --seed 7 --only 'filter order joint' --only ties\n"
-        "\n"
-        "1 passed, 2 failed, 1 refused (not advertised), 0 not run.\n"
-        "Full run, seed 7, 2.5 s, 50,000 draws for 1 statistic.\n"
-        "By chance, a correct sampler fails at most one such run in 1,000,000.\n"
-    )
+    assert result.stdout == screen("a red run tells what was needed and found and how to see it again")
     assert result.exit_code == 1
 
 

@@ -8,7 +8,7 @@ import importlib_metadata
 import pytest
 
 import tokendraw
-from command_line import call
+from command_line import call, screen
 from fake_dists import deadly, fake_dists
 from tokendraw_testing.commands import matrix_lines
 from tokendraw_testing.commands.matrix_lines import print_matrix
@@ -81,22 +81,7 @@ CASES = (
 def test_a_finding_stands_with_the_command_that_repeats_it(reports):
     reports(WRONG, RAISED)
     result = check("native", "--fuzz", "60", "--jobs", "1", "--gumbel-dtype", "fp64")
-    assert result.stdout == HEADING.replace(" on cpu:", " on cpu, fp64 noise:") + CASES.format(1, 1) + (
-        "\n"
-        "sample, case 17\n"
-        "  found  token 5 needs a draw, found token 6\n"
-        "  times  3, which differ in numbers alone\n"
-        "  Again: tokendraw check native --device cpu --gumbel-dtype fp64 --operation sample --fuzz-case 0:17\n"
-        "\n"
-        "verify, case 40\n"
-        "  found      a call raised RuntimeError: no kernel\n"
-        '  raised in    File "/acme/sampler.py", line 31, in sample\n'
-        "                 return draw(logits)\n"
-        "  Again: tokendraw check native --device cpu --gumbel-dtype fp64 --operation verify --fuzz-case 0:40\n"
-        "\n"
-        "2 findings in 1,234 cases.\n"
-        "Full sizes, seed 0, 60.2 s.\n"
-    )
+    assert result.stdout == screen("a finding stands with the command that repeats it")
     assert result.exit_code == 1
 
 
@@ -186,13 +171,7 @@ LINES = [
 def test_a_line_has_a_letter_where_it_looked_and_dots_where_it_did_not(capsys):
     print_matrix(LINES, SAMPLE)
     assert capsys.readouterr().out == (
-        "\n"
-        "sample: rows looked at in 4 of 36 places (g greedy, s seeded, u unseeded)\n"
-        "                              float32               bfloat16              float16\n"
-        "ids in the vocabulary, up to  1K   64K  128K  more  1K   64K  128K  more  1K   64K  128K  more\n"
-        "greedy rows                   g..  ...  ...   ...   ...  ...  g..   ...   ...  ...  ...   ...\n"
-        "output                        ..u  ...  ...   ...   ...  ...  ...   ...   ...  ...  ...   .s.\n"
-        "any line                      g.u  ...  ...   ...   ...  ...  g..   ...   ...  ...  ...   .s.\n"
+        screen("a line has a letter where it looked and dots where it did not")
     )
 
 
@@ -207,12 +186,4 @@ def test_a_narrow_terminal_gets_the_dtypes_below_each_other(capsys, monkeypatch)
 def test_calls_are_counted_apart_and_one_that_nobody_made_says_so(capsys):
     both = places(["verify rejection", "verify coupled"], ["float16"], 1000, ["greedy", "unseeded"])
     print_matrix([("verify output", ((place("float16", 1024, "greedy", "verify rejection"), 3),))], both)
-    assert capsys.readouterr().out == (
-        "\n"
-        "verify rejection: rows looked at in 1 of 2 places (g greedy, u unseeded)\n"
-        "                              float16\n"
-        "ids in the vocabulary, up to  1K\n"
-        "verify output                 g.\n"
-        "\n"
-        "verify coupled: rows looked at in none of 2 places (g greedy, u unseeded)\n"
-    )
+    assert capsys.readouterr().out == (screen("calls are counted apart and one that nobody made says so"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tokendraw
-from command_line import BOOM, FUTURE, OFF, be_on, call
+from command_line import BOOM, FUTURE, OFF, be_on, call, screen
 from fake_candidates import FLASHINFER, H100, LAPTOP, NATIVE
 from fake_dists import EVERYTHING, fake_dists, place, plugin
 from tokendraw import Need, operations
@@ -91,40 +91,7 @@ def test_everything_wrong_comes_with_the_command_that_mends_it(on, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_DISABLE", "off")
     monkeypatch.setenv("TOKENDRAW_SAMPLR", "native")
     result = call("doctor")
-    assert result.stdout == (
-        TOP.replace("tokendraw      ", "tokendraw          ")
-        .replace("python         ", "python             ")
-        .replace("platform       ", "platform           ")
-        + "device             cuda (H100), compute capability 9.0, 132 SMs\n"
-        "configuration      no file\n"
-        "TOKENDRAW_DISABLE  off\n"
-        "TOKENDRAW_SAMPLR   native\n" + LIBRARIES + "\n"
-        "upstreams\n"
-        "  name               installed  needed        tested                     what would change\n"
-        "  flashinfer-python  no         >=0.6.7,<0.8  0.6.11.post2, 0.7.2.post1  unknown\n"
-        "\n"
-        "samplers\n"
-        "  name        state         priority  version  what it does, or why it cannot\n"
-        "  native      available     0         0.1.0\n"
-        "  flashinfer  unavailable   80        0.1.0    needs flashinfer-python >=0.6.7,<0.8, found it not "
-        "installed; run `pip install 'flashinfer-python>=0.6.7,<0.8'`\n"
-        "  future      incompatible  10        9.9      needs plugin API 99, found 1; upgrade tokendraw\n"
-        "  boom        broken                  2.0      loading 'boom:plugin' raised ImportError: cannot "
-        "import name 'kernels' [see the notes] from 'boom_kernels', which is a long story\n"
-        "  off         disabled                1.0      switched off by TOKENDRAW_DISABLE\n" + PLACES + "\n"
-        "findings\n"
-        "  1.  'TOKENDRAW_SAMPLR' is no variable of tokendraw, the nearest known one is 'TOKENDRAW_SAMPLER'. "
-        "Correct it, or unset it.\n"
-        "  2.  'flashinfer' is unavailable: needs flashinfer-python >=0.6.7,<0.8, found it not installed.\n"
-        "      pip install 'flashinfer-python>=0.6.7,<0.8'\n"
-        "  3.  'future' is incompatible: needs plugin API 99, found 1; upgrade tokendraw.\n"
-        "      pip install --upgrade ./core (in tokendraw's checkout)\n"
-        "  4.  'boom' is broken: loading 'boom:plugin' raised ImportError: cannot import name 'kernels' [see "
-        "the notes] from 'boom_kernels', which is a long story.\n"
-        "      pip install --upgrade boom-tokendraw (or switch it off: export TOKENDRAW_DISABLE=off,boom)\n"
-        "\n"
-        "A program gets native here.\n"
-    )
+    assert result.stdout == (screen("everything wrong comes with the command that mends it"))
     assert (result.stderr, result.exit_code) == ("", 0)
 
 

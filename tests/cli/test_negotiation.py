@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from command_line import BOOM, FUTURE, OFF, be_on, call
+from command_line import BOOM, FUTURE, OFF, be_on, call, screen
 from fake_candidates import ALL, FLASHINFER, H100, LAPTOP, NATIVE
 from tokendraw import Need
 from tokendraw.plugin import HostCapabilities, ProcessCapabilities, Release, VerifyCapabilities
@@ -24,23 +24,7 @@ FILTERS = (
 def test_list_shows_every_sampler_with_the_whole_reason(monkeypatch):
     be_on(monkeypatch, H100, (*ALL, BOOM, FUTURE, OFF))
     result = call("list")
-    assert result.stdout == (
-        "name           state         priority  version  what it does, or why it cannot\n"
-        "flashinfer     available     80        0.1.0\n"
-        "triton-gumbel  available     60        0.1.0\n"
-        "native         available     0         0.1.0\n"
-        "aiter          unavailable   70        0.1.0    needs a rocm device, found cuda\n"
-        "future         incompatible  10        9.9      needs plugin API 99, found 1; upgrade tokendraw\n"
-        "boom           broken                  2.0      loading 'boom:plugin' raised ImportError: cannot "
-        "import name 'kernels' [see the notes] from 'boom_kernels', which is a long story\n"
-        "off            disabled                1.0      switched off by TOKENDRAW_DISABLE\n"
-        "\n"
-        "name           operations\n"
-        "flashinfer     sample\n"
-        "triton-gumbel  sample\n"
-        "native         sample\n"
-        "aiter          sample\n" + FILTERS
-    )
+    assert result.stdout == (screen("list shows every sampler with the whole reason"))
     assert (result.stderr, result.exit_code) == ("", 0)
 
 
@@ -56,14 +40,7 @@ def test_list_shows_the_operations_of_every_plugin_whichever_is_asked_for(monkey
     both = replace(NATIVE, info=replace(NATIVE.info, operations=capabilities))
     be_on(monkeypatch, LAPTOP, (both, FLASHINFER, OFF))
     assert call("list", "--operation", "process_logits").stdout == (
-        "name        state        priority  version  what it does, or why it cannot\n"
-        "native      available    0         0.1.0\n"
-        "flashinfer  unavailable  80        0.1.0    needs the operation process_logits, found sample\n"
-        "off         disabled               1.0      switched off by TOKENDRAW_DISABLE\n"
-        "\n"
-        "name        operations\n"
-        "native      sample, verify, process_logits, paint\n"
-        "flashinfer  sample\n" + FILTERS
+        screen("list shows the operations of every plugin whichever is asked for")
     )
 
 
@@ -76,46 +53,7 @@ def test_show_tells_everything_about_a_sampler(monkeypatch):
     )
     be_on(monkeypatch, LAPTOP, (NATIVE, replace(FLASHINFER, info=info)))
     result = call("show", "flashinfer")
-    assert result.stdout == (
-        "flashinfer\n"
-        "  summary       FlashInfer's kernels\n"
-        "  state         unavailable\n"
-        "  reason        needs a cuda device, found cpu\n"
-        "  distribution  tokendraw-flashinfer 0.1.0, first-party\n"
-        "  entry point   tokendraw_flashinfer:plugin\n"
-        "  plugin API    1, this core speaks 1\n"
-        "  priority      80\n"
-        "  upstream      flashinfer-python\n"
-        "    required    >=0.6.7,<0.8\n"
-        "    installed   0.7.2.post1\n"
-        "    tested      0.6.11.post2, 0.7.2.post1\n"
-        "  kernels       prebuilt, in flashinfer-python 0.7.2.post1\n"
-        "  verified on   H100, torch 2.11\n"
-        "\n"
-        "operation sample\n"
-        "  device types        cuda\n"
-        "  compute capability  7.5 to 12.1\n"
-        "  ROCm architectures  any\n"
-        "  least SMs           17\n"
-        "  dtypes of logits    float32, bfloat16, float16\n"
-        "  logprobs modes      none\n"
-        "  logprob token ids   no\n"
-        "  filters             top_k per row, top_p per row, min_p per row\n"
-        "  row moments         none\n"
-        "  filter orders       top_k_first, joint\n"
-        "  tie rule            value\n"
-        "  seeding             launch\n"
-        "  greedy              no\n"
-        "  gumbel dtypes       fp32\n"
-        "  valid flag          yes\n"
-        "  graph safe          yes\n"
-        "  sync free           yes\n"
-        "  threshold           no\n"
-        "  batch invariant     no\n"
-        "  largest top-k       no limit\n"
-        "  largest vocabulary  no limit\n"
-        "  compiles on demand  no\n"
-    )
+    assert result.stdout == (screen("show tells everything about a sampler"))
     assert (result.stderr, result.exit_code) == ("", 0)
 
 
@@ -158,26 +96,14 @@ def test_show_lists_what_is_known_of_the_upstream_by_version(monkeypatch, instal
 def test_show_of_a_sampler_that_never_described_itself(monkeypatch):
     be_on(monkeypatch, LAPTOP, (BOOM,))
     result = call("show", "boom")
-    assert result.stdout == (
-        "boom\n"
-        "  state         broken\n"
-        "  reason        loading 'boom:plugin' raised ImportError: cannot import name 'kernels' [see the "
-        "notes] from 'boom_kernels', which is a long story\n"
-        "  distribution  boom-tokendraw 2.0, third-party\n"
-        "  entry point   boom:plugin\n"
-    )
+    assert result.stdout == (screen("show of a sampler that never described itself"))
     assert result.exit_code == 0
 
 
 def test_show_does_not_trust_the_description_of_another_plugin_api(monkeypatch):
     be_on(monkeypatch, LAPTOP, (replace(FUTURE, info=replace(FUTURE.info, operations="of another kind")),))
     assert call("show", "future").stdout == (
-        "future\n"
-        "  state         incompatible\n"
-        "  reason        needs plugin API 99, found 1; upgrade tokendraw\n"
-        "  distribution  future-tokendraw 9.9, third-party\n"
-        "  entry point   future:plugin\n"
-        "  plugin API    99, this core speaks 1\n"
+        screen("show does not trust the description of another plugin api")
     )
     (candidate,) = json.loads(call("show", "future", "--json").stdout)["candidates"]
     assert (candidate["api_version"], candidate["operations"], candidate["upstream"]) == (99, None, None)
@@ -213,30 +139,7 @@ def test_explain_shows_every_decision_who_serves_what_and_the_settings(monkeypat
     be_on(monkeypatch, H100, (*ALL, BOOM, OFF))
     monkeypatch.setenv("TOKENDRAW_DISABLE", "off")
     result = call("resolve", "--explain")
-    assert result.stdout == (
-        f"{H100_LINE}: flashinfer\n"
-        "\n"
-        "decisions\n"
-        "  flashinfer     available    best available, priority 80\n"
-        "  triton-gumbel  available    available, priority 60; serves the rows that flashinfer cannot\n"
-        "  native         available    available, priority 0\n"
-        "  aiter          unavailable  needs a rocm device, found cuda\n"
-        "  boom           broken       loading 'boom:plugin' raised ImportError: cannot import name 'kernels' "
-        "[see the notes] from 'boom_kernels', which is a long story\n"
-        "  off            disabled     switched off by TOKENDRAW_DISABLE\n"
-        "\n"
-        "who serves what\n"
-        "  flashinfer     all rows but greedy rows, seeded rows, typical_p per row, xtc per row, filters from moments, "
-        "filter order temperature_last, rows that ask for raw_logprobs\n"
-        "  triton-gumbel  greedy rows, seeded rows, typical_p per row, xtc per row, filters from moments, filter order "
-        "temperature_last, rows that ask for raw_logprobs\n"
-        "\n"
-        "not tried\n"
-        "  whether flashinfer and triton-gumbel can be built: `tokendraw doctor` builds what a program gets\n"
-        "\n"
-        "settings\n"
-        "  TOKENDRAW_DISABLE = off\n"
-    )
+    assert result.stdout == (screen("explain shows every decision who serves what and the settings"))
     assert result.stderr == PASSED_OVER.replace("=boom", "=off,boom")
     assert result.exit_code == 0
 
@@ -298,16 +201,7 @@ def test_a_choice_that_cannot_be_honoured_is_an_error_behind_the_decisions(monke
         "device, found cpu. Available here: native. Unset TOKENDRAW_SAMPLER to let tokendraw choose.\n"
     )
     assert (result.stdout, result.exit_code) == (
-        "sample: no sampler\n"
-        "\n"
-        "decisions\n"
-        "  flashinfer     unavailable  needs a cuda device, found cpu\n"
-        "  aiter          unavailable  needs a rocm device, found cpu\n"
-        "  triton-gumbel  unavailable  needs a cuda or rocm device, found cpu\n"
-        "  native         available    available, priority 0\n"
-        "\n"
-        "settings\n"
-        "  TOKENDRAW_SAMPLER = flashinfer\n",
+        screen("a choice that cannot be honoured is an error behind the decisions"),
         1,
     )
 

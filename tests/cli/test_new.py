@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tokendraw_testing
-from command_line import call
+from command_line import call, screen
 from pages import OFFLINE
 
 FILES = [
@@ -44,20 +44,7 @@ def wheel(project, folder):
 def test_it_says_what_it_wrote_and_what_comes_next():
     Path("acme-tokendraw").mkdir()  # an empty folder will do
     result = call("new", "acme", "./acme-tokendraw")
-    assert result.stdout == (
-        "acme-tokendraw in ./acme-tokendraw\n"
-        "  pyproject.toml                  the distribution, its entry point and what it needs\n"
-        "  README.md                       what its users read\n"
-        "  .gitignore                      what git leaves alone\n"
-        "  src/acme_tokendraw/__init__.py  the plugin: what it can do, as data; imports no torch\n"
-        "  src/acme_tokendraw/sampler.py   the sampler, in plain PyTorch\n"
-        "  tests/test_conformance.py       tokendraw's conformance kit, as pytest tests\n"
-        "\n"
-        "next\n"
-        "  pip install --editable ./acme-tokendraw\n"
-        "  tokendraw check acme --quick\n"
-        "  pytest ./acme-tokendraw\n"
-    )
+    assert result.stdout == (screen("it says what it wrote and what comes next"))
     assert (result.stderr, result.exit_code) == ("", 0)
     assert files_below("acme-tokendraw") == FILES
 

@@ -1,24 +1,12 @@
 """Install commands in messages: until tokendraw's packages are on an index, commands for a checkout."""
 
 import re
-import tomllib
 from pathlib import Path
-
-import pytest
 
 from tokendraw.errors import formatting as _install
 from tokendraw.errors.formatting import how_to_install, pip_install, where
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.mark.parametrize("distribution", _install._FOLDERS)
-def test_the_folder_that_is_named_holds_that_distribution(distribution):
-    command = pip_install(distribution)
-    project = tomllib.loads(
-        (ROOT / command.removeprefix("pip install ") / "pyproject.toml").read_text("utf-8")
-    )
-    assert project["project"]["name"] == distribution
 
 
 def test_a_command_names_the_checkout_until_there_is_an_index(monkeypatch):
@@ -46,8 +34,3 @@ def test_no_other_text_tells_users_to_install_tokendraw_by_name():
         for line in re.findall(r"pip install (?:-\S+ )*['\"]?tokendraw.*", path.read_text(encoding="utf-8"))
     }
     assert told == {}
-
-
-@pytest.mark.parametrize("folder", ["testing", "bench"])
-def test_what_writes_pages_has_the_extra_for_them(folder):
-    assert "\nhtml = [" in (ROOT / folder / "pyproject.toml").read_text("utf-8")

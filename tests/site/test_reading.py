@@ -2,7 +2,7 @@
 
 import pytest
 
-from built_site import SCREENSHOTS, SITE, newest
+from built_site import SITE, newest
 
 pytest.importorskip("playwright", reason="needs the tools of `make test-site`")
 
@@ -38,13 +38,6 @@ def test_dark_mode_is_chosen_by_a_button_and_kept_on_the_next_page(page, address
     page.get_by_title("Switch to light mode").click()
 
 
-def test_dark_mode_follows_the_system(browser, address):
-    page = browser.new_page(color_scheme="dark")
-    page.goto(f"{address}/index.html")
-    assert page.evaluate("document.body.getAttribute('data-md-color-scheme')") == "slate"
-    page.close()
-
-
 def test_the_front_leads_to_the_newest_version_and_the_menu_names_it(page, address):
     page.goto(f"{address.rpartition('/')[0]}/index.html", wait_until="networkidle")
     page.wait_for_url(f"{address}/index.html")
@@ -59,24 +52,4 @@ def test_the_site_opens_from_a_disk(browser):
     page.get_by_role("link", name="operators.md").click()
     assert page.url.endswith("docs/operators.html")
     assert page.locator("h1").inner_text().startswith("For operators")
-    page.close()
-
-
-SHOTS = {
-    "front": ("index.html", 1280, 900, "light"),
-    "tour": ("docs/tour.html#top-p", 1280, 900, "light"),
-    "reference-dark": ("reference/tokendraw.filters.html", 1280, 900, "dark"),
-    "numbers": ("docs/numbers.html", 1280, 900, "light"),
-    "operators-phone": ("docs/operators.html", 390, 844, "dark"),
-}
-
-
-@pytest.mark.parametrize("name", SHOTS)
-def test_a_screenshot_is_taken(browser, address, name):
-    """Pictures to look at, in build/site-screenshots."""
-    place, width, height, scheme = SHOTS[name]
-    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-    assert page.goto(f"{address}/{place}", wait_until="networkidle").ok
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / f"{name}.png")
     page.close()
