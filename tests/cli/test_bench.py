@@ -1,9 +1,6 @@
 """``tokendraw bench``: the complete output of a run, refusals, and a run in a new process."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import importlib_metadata
@@ -66,18 +63,6 @@ def test_a_sampler_that_cannot_serve_shows_a_dash_and_the_reason(fixed, dists):
     assert "; unseeded rows, float32 noise. " in unseeded.stdout
 
 
-def test_the_options_choose_the_cells(fixed):
-    result = bench(
-        *TINY, "--batch", 3, "--dtype", "bfloat16", "--filters", "mixed", "--family", "gaussian", "--family",
-        "flat", "--repeats", 5, "--json", "--sampler", "torch-sort",
-    )  # fmt: skip
-    found = json.loads(result.stdout)
-    assert found["repeats"] == 5
-    assert [(c["batch"], c["vocab_size"], c["dtype"], c["filters"], c["family"]) for c in found["cells"]] == [
-        (batch, 256, "bfloat16", "mixed", family) for batch in (2, 3) for family in ("gaussian", "flat")
-    ]
-
-
 def test_a_busy_machine_is_told_of_above_the_notes_on_stderr_and_in_json(fixed, monkeypatch, tmp_path):
     times = FixedTimer.time
 
@@ -134,26 +119,3 @@ def test_the_table_is_written_as_markdown_below_the_command_that_repeats_it(fixe
         "",
         "* The read is the fastest of several: torch.sum.",
     ]
-
-
-def in_a_process(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "tokendraw", "bench", "--device", "cpu", "--repeats", "3", *arguments],
-        encoding="utf-8",
-        timeout=120,
-        check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "TERM": "xterm"},
-        **options,
-    )
-
-
-SHORT = ("--batch", "2", "--vocab-size", "1000", "--sampler", "native", "--sampler", "torch-sort")
-
-
-@pytest.mark.slow
-def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_timed(terminal):
-    options = (*SHORT, "--filters", "none")
-    shown, result = terminal(lambda stderr: in_a_process(*options, stdout=subprocess.PIPE, stderr=stderr))
-    assert "0/1" in shown
-    assert "2 x 1000 float32" in shown
-    assert result.stdout.startswith("cpu, 1 thread, OMP_WAIT_POLICY unset: ")

@@ -232,13 +232,6 @@ class TestACommandThatCannotBeUsed:
             f"'hello' of acme-tools 1.0 cannot be used: {why}.\n",
         )
 
-    def test_a_name_beyond_any_shell_is_refused(self, install):
-        install({"Hello World": "fake_greeting:hello"})
-        assert reason("Hello World") == (
-            "its name needs at most 64 lowercase letters and digits, a letter first, with single hyphens between "
-            "them, found 'Hello World'; rename the entry point"
-        )
-
     def test_a_copy_further_on_the_path_is_no_rival(self, install):
         install({"hello": "fake_greeting:hello"})
         install({"hello": "fake_greeting:both"}, version="2.0")
@@ -266,10 +259,6 @@ class TestACommandWhoseDistributionIsMissing:
         assert {name: commands[name] for name in OWNERS} == {
             name: f"Needs {owner}, which is not installed." for name, owner in OWNERS.items()
         }
-
-    def test_an_unknown_distribution_may_not_bring_the_command(self, core_alone, install):
-        install({"check": "fake_greeting:hello"})
-        assert call("check", "world").stderr.startswith("'check' needs the distribution tokendraw-testing")
 
 
 WITHOUT_DOCSTRINGS = """

@@ -98,11 +98,6 @@ class TestDemoModel:
         assert distribution[story_model.vocabulary.index(" mat")].item() == pytest.approx(longest, rel=1e-5)
         assert distribution.sum().item() == pytest.approx(1, abs=1e-6)
 
-    def test_after_an_unknown_word_only_the_words_behind_it_count(self, story_model):
-        ids = [story_model.vocabulary.index(word) for word in (" on", " the")]
-        with_unknown, without = story_model.logits([0, -1, *ids]), story_model.logits(ids)
-        assert torch.equal(with_unknown, without)
-
     def test_the_documentation_of_this_python_is_prose(self):
         paragraphs = documentation()
         assert sum(map(len, paragraphs)) > 150_000

@@ -222,52 +222,18 @@ def test_strict_mode_makes_a_fallback_an_error(monkeypatch):
     assert (result.stdout, result.stderr, result.exit_code) == ("", error, 1)
 
 
-@pytest.mark.parametrize(
-    ("options", "need"),
-    [
-        (
-            "--logprobs-mode processed_logprobs --gumbel-dtype fp64 --dtype bfloat16 --vocab-size 99 --seeding counter",
-            Need(
-                logprobs_mode="processed_logprobs",
-                gumbel_dtype="fp64",
-                dtype="bfloat16",
-                vocab_size=99,
-                seeding="counter",
-            ),
-        ),
-        (
-            "--tie-rule either --valid-flag --graph-safe --sync-free --threshold --batch-invariant",
-            Need(
-                tie_rule="either",
-                valid_flag=True,
-                graph_safe=True,
-                sync_free=True,
-                threshold=True,
-                batch_invariant=True,
-            ),
-        ),
-        ("--filter-order joint --filter-order top_k_first", Need(filter_orders=("joint", "top_k_first"))),
-        ("--need max_logprobs=8 --need logprob_ranks=no", Need(max_logprobs=8, logprob_ranks=False)),
-        ("--need logprob_ranks=TRUE --need max_logprobs=none", Need()),
-        ("--need filter_orders=joint,top_k_first", Need(filter_orders=("joint", "top_k_first"))),
-        (
-            "--need seeding=none --need vocab_size=32000 --need graph_safe=1",
-            Need(vocab_size=32000, graph_safe=True),
-        ),
-    ],
-)
-def test_every_need_has_an_option_and_can_be_given_by_its_name(monkeypatch, options, need):
-    be_on(monkeypatch, LAPTOP, (NATIVE,))
-    output = json.loads(call("resolve", "--json", *options.split()).stdout)["need"]
-    assert output == json.loads(json.dumps(asdict(need)))
-
-
-@pytest.mark.parametrize(
-    "options", [["--graph-safe", "--sync-free"], ["--need", "graph_safe=yes", "--need", "sync_free=on"]]
-)
-def test_what_every_operation_may_need_has_an_option(monkeypatch, options):
-    processor = ProcessCapabilities(device_types=("cpu",), graph_safe=True, sync_free=True)
-    info = replace(NATIVE.info, operations={"process_logits": processor})
-    be_on(monkeypatch, LAPTOP, (replace(NATIVE, info=info),))
-    real = json.loads(call("resolve", "--operation", "process_logits", "--json", *options).stdout)
-    assert (real["chosen"], real["need"]["graph_safe"], real["need"]["sync_free"]) == ("native", True, True)
+def test_every_need_has_an_option_or_can_be_given_by_its_name():
+    options = (
+        "--logprobs-mode processed_logprobs --filter-order joint --gumbel-dtype fp64 --dtype bfloat16 --vocab-size 99 "
+        "--seeding counter --tie-rule either --valid-flag --graph-safe --sync-free --threshold --batch-invariant "
+        "--need max_logprobs=8 --need logprob_ranks=no"
+    )
+    by_option = json.loads(call("resolve", "--json", *options.split()).stdout)["need"]
+    defaults = json.loads(json.dumps(asdict(Need())))
+    assert [name for name, value in defaults.items() if by_option[name] == value] == []
+    values = {name: ",".join(v) if isinstance(v, list) else v for name, v in by_option.items()}
+    given = [word for name, value in values.items() for word in ("--need", f"{name}={value}")]
+    assert json.loads(call("resolve", "--json", *given).stdout)["need"] == by_option
+    both = ("--need", "filter_orders=joint,top_k_first", "--need", "vocab_size=none")
+    found = json.loads(call("resolve", "--json", *both).stdout)["need"]
+    assert (found["filter_orders"], found["vocab_size"]) == (["joint", "top_k_first"], None)

@@ -89,23 +89,6 @@ def test_where_the_plugin_itself_is_installed_it_says_so_and_goes_on(dists, monk
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_the_package_and_its_entry_point(tmp_path):
-    call("new", "acme", "out")
-    found = wheel(tmp_path / "out", tmp_path / "wheels")
-    info = "acme_tokendraw-0.1.0.dist-info"
-    assert sorted(found) == [
-        f"{info}/METADATA",
-        f"{info}/RECORD",
-        f"{info}/WHEEL",
-        f"{info}/entry_points.txt",
-        "acme_tokendraw/__init__.py",
-        "acme_tokendraw/sampler.py",
-    ]
-    assert found[f"{info}/entry_points.txt"] == "[tokendraw.plugins]\nacme = acme_tokendraw:plugin\n"
-    assert "Requires-Dist: tokendraw[testing]\n" in found[f"{info}/METADATA"]
-
-
-@pytest.mark.slow
 def test_the_template_is_in_the_wheel_of_the_kit(tmp_path):
     kit = Path(tokendraw_testing.__file__).parents[2]
     source = tmp_path / "testing"

@@ -1,6 +1,5 @@
 """Long work in a pipe: only a line on stderr now and then."""
 
-import json
 import re
 import signal
 import time
@@ -11,8 +10,6 @@ import tokendraw_testing
 from command_line import call
 from tokendraw.cli import terminal
 from tokendraw_testing import Line, Report, Status, properties
-from tokendraw_testing.kit import fuzz
-from tokendraw_testing.kit.fuzz_report import FuzzReport
 
 LINE = Line(name="output", status=Status.PASSED, detail="5 shapes", seconds=1.0)
 
@@ -83,40 +80,6 @@ def test_a_signal_that_ends_a_run_loses_no_finished_line(monkeypatch, number):
     assert said[0].endswith(" lines, 1 passed, 1 failed.")
     assert said[1:3] == ["limits: needs 5, found 4", "demanded: Five."]
     assert result.exit_code == 130
-
-
-def test_json_stands_alone_on_stdout(monkeypatch):
-    monkeypatch.setattr(tokendraw_testing, "run", slow_run)
-    result = check("--json")
-    assert json.loads(result.stdout)["lines"][0]["name"] == "output"
-    assert len(said(result)) == 2
-
-
-def test_random_cases_are_counted(monkeypatch):
-    def slow(subject, seconds, *, operation=None, jobs=1, progress=None):
-        time.sleep(0.6)
-        progress(1200, 3)
-        time.sleep(0.4)
-        return FuzzReport(
-            sampler="native",
-            device="cpu",
-            quick=True,
-            seed=0,
-            cases={"sample": 1200},
-            left_out=(),
-            checks=0,
-            findings=(),
-            looked=(),
-            places=(),
-            jobs=1,
-            elapsed=1.0,
-        )
-
-    monkeypatch.setattr(fuzz, "fuzz", slow)
-    assert said(check("--fuzz", "60")) == [
-        "0 of 60 seconds: starting",
-        "0 of 60 seconds: 1,200 cases, 3 findings",
-    ]
 
 
 def test_work_without_steps_says_what_it_is_and_for_how_long(capsys):

@@ -58,8 +58,9 @@ ARGUMENTS = {
     "resolve": (),
     "doctor": ("--no-build",),
     "check": ("native", "--device", "cpu", "--quick", "--only", "+inf is drawn evenly"),
-    "bench": tuple(
-        "--device cpu --batch 1 --vocab-size 128 --filters none --repeats 3 --sampler native".split(" ")
+    "bench": (
+        *("--device", "cpu", "--batch", "1", "--vocab-size", "128", "--filters", "none"),
+        *("--repeats", "3", "--sampler", "native"),
     ),
     "sample": ("logits.npy", *NATIVE_ON_CPU),
     "generate": ("The", "-n", "2", *NATIVE_ON_CPU),
