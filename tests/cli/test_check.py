@@ -3,16 +3,19 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import importlib_metadata
 import pytest
 
+import isolation
 import tokendraw
 import tokendraw_testing
 from command_line import call, screen
-from fake_dists import EVERYTHING, fake_dists, plugin
+from fake_dists import EVERYTHING, deadly, fake_dists, plugin
 from tokendraw_testing import Line, Report, Status, properties
 from tokendraw_testing.filter_check import line_names
 from tokendraw_testing.kit.matrix import Place
@@ -38,16 +41,6 @@ STATISTICAL = Line(
     worst="top_p = 0.1: token 6 drawn 1757 times, expected 1670.8",
     seconds=3.0,
     looked=((SMALL, 7),),
-)
-CLEARED = Line(
-    name="min_p",
-    status=Status.PASSED,
-    detail="6 requests by draws",
-    about="Keeps what is likely enough.",
-    checks=1,
-    draws=50_000,
-    p_value=0.0004,
-    worst="min_p = 0.5: token 0 drawn 9 times, expected 30.0",
 )
 REFUSED = Line(
     name="ranks", status=Status.REFUSED, detail="'native' cannot serve it: a long story", about="Ranks."
@@ -125,14 +118,6 @@ def test_a_place_that_raised_twice_is_shown_once(reports):
     )
     reports(RAISED, again)
     assert "  raised in  the same place as in 'filter order joint'\n" in check("native").stdout
-
-
-def test_a_statistic_that_a_second_look_cleared_says_so(reports):
-    reports(CLEARED)
-    assert check("native").stdout.splitlines()[3] == (
-        "min_p     passed  50,000    4e-04  6 requests by draws; a second look cleared min_p = 0.5: token 0 "
-        "drawn 9 times, expected 30.0"
-    )
 
 
 def test_nothing_to_check_is_no_success(reports):
@@ -253,16 +238,6 @@ def in_a_process(*arguments, **options):
 
 
 @pytest.mark.slow
-def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_looked_at(terminal):
-    options, streams = ("--quick", "--only", "+inf is drawn evenly"), {"stdout": subprocess.PIPE}
-    environment = os.environ | {"TERM": "xterm"}
-    shown, result = terminal(lambda stderr: in_a_process(*options, **streams, stderr=stderr, env=environment))
-    assert "0/1" in shown
-    assert "+inf is drawn evenly" in shown
-    assert result.stdout.startswith(HEADING + "property              status ")
-
-
-@pytest.mark.slow
 def test_native_passes_the_quick_run_on_a_cpu_in_its_time():
     """Two idle cores take at most 60 s; under the suite the limit is wider."""
     result = in_a_process("--quick", "--json", capture_output=True)
@@ -284,3 +259,76 @@ def test_native_passes_the_quick_run_on_a_cpu_in_its_time():
         100 < sum(line["checks"] for line in found["lines"]) <= MOST_CHECKS
     )  # what the false-alarm rate is for
     assert found["elapsed"] < 240
+
+
+# Several processes: one that dies, and Ctrl-C during the work.
+
+TWO = ("--only", "process edits", "--only", "process order")
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """``install(**options)``: a dying plugin, also for child processes."""
+    with fake_dists(tmp_path, monkeypatch) as dists:
+
+        def install(**options):
+            dists.add_plugin("acme", deadly(in_process="logits.shape[1] == 300", **options))
+            monkeypatch.setenv("PYTHONPATH", str(dists.folders[0]), prepend=os.pathsep)
+
+        yield install
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "tokendraw", "check", "acme", "--device", "cpu", "--quick", *arguments]
+
+
+FORKING = """
+import multiprocessing, runpy, sys
+from tokendraw_testing.kit import workers
+
+workers._SPAWNING = multiprocessing.get_context("fork")
+"""
+"""The kit's processes are forks of the command's, which has imported torch."""
+
+
+@pytest.mark.slow
+def test_a_sampler_that_ends_its_process_is_red_and_spoils_no_json(install):
+    install(death="print('to stdout', flush=True); os.write(1, b'again'); os._exit(3)")
+    _, _, module, *arguments = command(*TWO, "--jobs", "2", "--json")
+    run = f"sys.argv = {[module, *arguments]}\nrunpy.run_module({module!r}, run_name='__main__')"
+    result = isolation.run_forked(f"{FORKING}\n{run}")
+    found = json.loads(result.stdout)
+    assert [(line["name"], line["detail"]) for line in found["lines"]] == [
+        ("process edits", "a call ended the process with exit code 3"),
+        ("process order", "a call ended the process with exit code 3"),
+    ]
+    assert result.returncode == 1
+    assert result.stderr.count("to stdout") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_an_interrupt_ends_all_processes_at_once(install, tmp_path):
+    """A terminal interrupts every process of the group."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    install(death=f"open(f'{marks}/{{os.getpid()}}', 'w').close(); __import__('time').sleep(300)")
+    process = subprocess.Popen(
+        command(*TWO, "--jobs", "2"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        start_new_session=True,
+        # A suite that was started in the background of a shell ignores interrupts, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    )
+    deadline = time.monotonic() + 200
+    while len(list(marks.iterdir())) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert (stdout, stderr, process.returncode) == ("", "Interrupted after 0 of 2 lines.\n\n", 130)
+    for mark in marks.iterdir():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(mark.name), 0)

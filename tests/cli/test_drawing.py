@@ -98,12 +98,6 @@ class TestDemoModel:
         assert distribution[story_model.vocabulary.index(" mat")].item() == pytest.approx(longest, rel=1e-5)
         assert distribution.sum().item() == pytest.approx(1, abs=1e-6)
 
-    def test_the_documentation_of_this_python_is_prose(self):
-        paragraphs = documentation()
-        assert sum(map(len, paragraphs)) > 150_000
-        assert not any("\n" in text or "::=" in text or ">>>" in text or '"' in text for text in paragraphs)
-        assert len(set(paragraphs)) == len(paragraphs)
-
     def test_a_python_without_help_pages_says_so(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
         with pytest.raises(TokendrawError) as caught:
@@ -128,37 +122,28 @@ def write(path, values):
     return path
 
 
-DTYPES_IN = {".npy": ["float32", "float16"]}  # numpy has no bfloat16
-
-
-@pytest.mark.parametrize(
-    ("ending", "dtype"),
-    [(e, d) for e in ENDINGS for d in DTYPES_IN.get(e, ["float32", "float16", "bfloat16"])],
-)
-def test_values_come_as_they_were_saved(tmp_path, ending, dtype):
-    values = ROWS.to(getattr(torch, dtype))
-    logits_file = read_logits(write(tmp_path / f"x{ending}", values))
-    assert torch.equal(logits_file.logits, values)
-    assert (logits_file.logits.dtype, logits_file.dtype) == (values.dtype, dtype)
-    assert logits_file.tensor == ("logits" if ending == ".safetensors" else None)
+SAVED = {
+    "rows": (ROWS, ROWS),
+    "float16": (ROWS.half(), ROWS.half()),
+    "bfloat16": (ROWS.bfloat16(), ROWS.bfloat16()),
+    "float64": (ROWS.double(), ROWS),
+    "one row": (ROWS[0], ROWS[:1]),
+    "a vocabulary of one": (torch.zeros(3, 1), torch.zeros(3, 1)),
+    "NaN and infinities": (torch.tensor([[NAN, INF, -INF]]), torch.tensor([[NAN, INF, -INF]])),
+    "both in float64": (torch.tensor([[NAN, INF, -INF]]).double(), torch.tensor([[NAN, INF, -INF]])),
+}
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize(
-    ("values", "rows"),
-    [
-        (ROWS[0], ROWS[:1]),
-        (torch.tensor([[0.1, 0.2]], dtype=torch.float64), torch.tensor([[0.1, 0.2]])),
-        (torch.zeros(3, 1), torch.zeros(3, 1)),
-        (torch.tensor([[NAN, INF, -INF]]), torch.tensor([[NAN, INF, -INF]])),
-        (torch.tensor([[NAN, INF, -INF]], dtype=torch.float64), torch.tensor([[NAN, INF, -INF]])),
-    ],
-    ids=["one row", "float64", "a vocabulary of one", "NaN and infinities", "both in float64"],
-)
-def test_values_become_rows_of_at_most_float32(tmp_path, ending, values, rows):
+@pytest.mark.parametrize("saved", SAVED)
+def test_values_become_rows_of_their_dtype_or_of_float32(tmp_path, ending, saved):
+    values, rows = SAVED[saved]
+    if (values.dtype, ending) == (torch.bfloat16, ".npy"):
+        return  # numpy has no bfloat16
     logits_file = read_logits(write(tmp_path / f"x{ending}", values))
     torch.testing.assert_close(logits_file.logits, rows, rtol=0, atol=0, equal_nan=True)
     assert logits_file.dtype == str(values.dtype).removeprefix("torch.")
+    assert logits_file.tensor == ("logits" if ending == ".safetensors" else None)
 
 
 @pytest.mark.parametrize("array", [ROWS.numpy().astype(">f4"), np.asfortranarray(ROWS.numpy())])

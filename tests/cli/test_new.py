@@ -1,17 +1,13 @@
 """``tokendraw new``: the complete output, every file, every refusal."""
 
-import shutil
 import subprocess
 import sys
 import tomllib
-import zipfile
 from pathlib import Path
 
 import pytest
 
-import tokendraw_testing
 from command_line import call, screen
-from pages import OFFLINE
 
 FILES = [
     ".gitignore",
@@ -30,15 +26,6 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
 
 def files_below(folder):
     return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
-
-
-def wheel(project, folder):
-    """The names in the wheel of ``project``, and its file."""
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", *OFFLINE, "--wheel-dir", folder, project]
-    subprocess.run(command, check=True, timeout=120)
-    (built,) = Path(folder).glob("*.whl")
-    with zipfile.ZipFile(built) as archive:
-        return {name: archive.read(name).decode() for name in archive.namelist()}
 
 
 def test_it_says_what_it_wrote_and_what_comes_next():
@@ -86,21 +73,6 @@ def test_where_the_plugin_itself_is_installed_it_says_so_and_goes_on(dists, monk
     result = call("new", "acme", "strict")
     assert (result.stdout, result.stderr, result.exit_code) == ("", strict, 1)
     assert files_below("out") == FILES
-
-
-@pytest.mark.slow
-def test_the_template_is_in_the_wheel_of_the_kit(tmp_path):
-    kit = Path(tokendraw_testing.__file__).parents[2]
-    source = tmp_path / "testing"
-    shutil.copytree(kit, source, ignore=shutil.ignore_patterns("__pycache__"))
-    version = Path("core/src/tokendraw/_version.py")  # of all distributions
-    (tmp_path / version).parent.mkdir(parents=True)
-    shutil.copy(kit.parent / version, tmp_path / version)
-    found = wheel(source, tmp_path / "wheels")
-    template = Path(tokendraw_testing.__file__).parent / "_template"
-    assert {
-        f"tokendraw_testing/_template/{path.relative_to(template)}" for path in template.rglob("*.*")
-    } == {name for name in found if name.startswith("tokendraw_testing/_template/")}
 
 
 def test_importing_the_plugin_loads_no_torch():

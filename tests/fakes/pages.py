@@ -1,15 +1,11 @@
 """Pages in Markdown: code blocks, commands with output, links and tables."""
 
-import contextlib
-import importlib
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,21 +96,6 @@ def install(project: Path, site: Path) -> None:
         str(project),
     ]
     subprocess.run(command, check=True, timeout=120)
-
-
-@contextlib.contextmanager
-def importable(site: Path) -> Iterator[None]:
-    """Put a folder with installed packages on the path; forget the modules afterwards."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(site)
-        importlib.invalidate_caches()
-        try:
-            yield
-        finally:
-            here = f"{site}{os.sep}"
-            for name, module in list(sys.modules.items()):
-                if (getattr(module, "__file__", None) or "").startswith(here):
-                    del sys.modules[name]
 
 
 def run_with(site: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -24,38 +24,11 @@ def copy(tmp_path):
     return folder
 
 
-def pytest_with(folder):
-    """Collect a test in a process with ``folder`` first on the path."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
-    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [*command, "tests/calls/test_memory.py"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-
-
 def test_every_distribution_of_the_checkout_is_looked_at():
     folders = {
         path.parent for part in ("*", "plugins/*", "integrations/*") for path in ROOT.glob(f"{part}/src")
     }
     assert {ROOT / project for project in checkout.PROJECTS.values()} == folders
-
-
-@pytest.mark.slow
-def test_a_differing_copy_is_refused_with_a_remedy(copy):
-    files = len(list(copy.rglob("*.py")))
-    (copy / "draw.py").write_text("# from last week\n")
-    (copy / "filters.py").unlink()
-    result = pytest_with(copy.parent)
-    assert result.returncode == pytest.ExitCode.USAGE_ERROR
-    assert (
-        f"ERROR: 'tokendraw_native' needs to be that of the checkout, found a copy in '{copy}', in which "
-        f"2 of {files} files differ. Run `make test`, or `pip install --editable ./plugins/native`.\n"
-    ) in result.stderr
 
 
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")

@@ -83,23 +83,6 @@ def test_importing_tokendraw_loads_its_own_package_and_the_standard_library_alon
 
 
 @pytest.mark.slow
-def test_sampling_loads_descriptions_of_further_operations_alone():
-    code = """
-import json, sys, torch, tokendraw
-
-parts = "tokendraw.edits", "logits_processing"
-before = [name for name in sys.modules if any(part in name for part in parts)]
-metadata = tokendraw.SamplingMetadata.from_params([tokendraw.SamplingParams()])
-tokendraw.load_sampler("native", device="cpu").sample(torch.zeros(1, 9), metadata)
-after = [name for name in sys.modules if any(part in name for part in parts)]
-print(json.dumps([before, after]))
-"""
-    before, after = printed_after_torch(code)
-    assert before == []
-    assert set(after) <= {"tokendraw.edits"}
-
-
-@pytest.mark.slow
 def test_draws_of_large_batches_load_no_symbolic_algebra():
     """``torch.broadcast_shapes`` loads sympy: half a second, three without cached bytecode."""
     code = """
