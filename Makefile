@@ -82,7 +82,7 @@ test-engines-own: $(VENV)-vllm/own/.ready  ## vLLM's own tests of its samplers, 
 
 test-reports: $(VENV)/.browser  ## The pages of `bench --html` and `check --html` in Chromium, which has to be installed
 	$(NO_COPIES)
-	$(BIN)/python -m pytest tests/browser $(PYTEST)
+	$(BIN)/python -m pytest -m browser tests/cli $(PYTEST)
 
 # Its tests with a library compiled for a sanitizer, without the vector units, which take a compiler minutes there.
 CPU_CALLS := $(addprefix tests/plugins/test_cpu_,draws.py edits.py verify.py)
