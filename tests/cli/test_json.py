@@ -24,6 +24,7 @@ LINES = {
     "check of a random case": (*NATIVE, "--quick", "--operation", "sample", "--fuzz-case", "0:1"),
     "check of kept sets": (*NATIVE, "--kept-sets", "--fuzz-case", "0:1"),
     "check without a run": ("--list", "--only", "sync-free"),
+    "check of no filter": ("--filter", "p_less", "--list"),
 }
 """Command lines whose object is in the table, behind the words for them, of which the first is the command."""
 ELSEWHERE = {"host": "resolve", "candidates": "list", "candidate": "list", "resolution": "resolve"}

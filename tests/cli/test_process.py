@@ -98,22 +98,33 @@ def test_looking_imports_neither_torch_nor_a_backend_and_a_mistake_is_told_befor
     assert heavy == []
 
 
-def test_a_missing_library_is_told_in_one_sentence():
-    kit = (
-        "Checking needs numpy and scipy, found no {}; run `pip install ./testing` in tokendraw's checkout.\n"
-    )
-    no_torch = "{} needs torch, found it not installed; run `pip install torch`.\n"
-    cases = [
-        ("torch", "generate The", no_torch.format("Drawing")),
-        ("torch", "sample -", no_torch.format("Drawing")),
-        ("torch", "bench", no_torch.format("A sampler")),
-        ("torch", "check native", no_torch.format("Checking")),
-        ("scipy", "check native", kit.format("scipy")),
-        ("numpy", "check native", kit.format("numpy")),
-    ]
-    for group in (cases[:4], cases[4:5], cases[5:]):
-        results, _ = in_one_process(*(case[:2] for case in group))
-        assert results == [[line, 1, message] for _, line, message in group]
+NO_TORCH = "{} needs torch, found it not installed; run `pip install torch`."
+FOR_CHECK = (
+    "Checking needs numpy and scipy, found no {}; run `pip install ./testing` in tokendraw's checkout."
+)
+
+
+@pytest.mark.fast_first
+@pytest.mark.parametrize(
+    ("library", "messages"),
+    [
+        (
+            "torch",
+            {
+                "generate The": NO_TORCH.format("Drawing"),
+                "sample -": NO_TORCH.format("Drawing"),
+                "bench": NO_TORCH.format("A sampler"),
+                "check native": NO_TORCH.format("Checking"),
+            },
+        ),
+        ("scipy", {"check native": FOR_CHECK.format("scipy")}),
+        ("numpy", {"check native": FOR_CHECK.format("numpy")}),
+    ],
+)
+def test_a_missing_library_is_told_in_one_sentence(library, messages):
+    results, _ = in_one_process(*((library, line) for line in messages))
+    assert {line: stderr.splitlines()[-1] for line, _, stderr in results} == messages
+    assert {code for _, code, _ in results} == {1}
 
 
 @pytest.mark.fast_first
