@@ -157,11 +157,11 @@ site: $(VENV)-site/.ready  ## The documentation as a site, in build/site/VERSION
 	NO_MKDOCS_2_WARNING=1 $(VENV)-site/bin/python -m mkdocs build --config-file site/mkdocs.yml \
 		--site-dir $(CURDIR)/build/site/$(VERSION)
 
-test-site: site  ## Every page of the site in Chromium, and screenshots in build/site-screenshots
+test-site: site  ## Every page of the site in Chromium
 	$(VENV)-site/bin/python -m pytest --confcutdir tests/site tests/site $(PYTEST)
 
 clean:
-	rm -rf $(VENV) $(VENV)-* $(CPU_LIBRARY) dist build/site build/site-screenshots
+	rm -rf $(VENV) $(VENV)-* $(CPU_LIBRARY) dist build/site
 
 $(VENV)/.runtime: $(MANIFESTS)
 	$(PYTHON) -m venv $(VENV)

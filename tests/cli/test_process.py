@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -273,6 +274,31 @@ def test_output_that_the_encoding_cannot_hold_is_escaped(dists):
     assert result.returncode == 0
     assert "raised RuntimeError: a \\u2192 b\n" in result.stdout
     assert 'raised RuntimeError: a \\u2192 b"' in run("list", "--json", env=environment).stdout
+
+
+@pytest.fixture
+def terminal():
+    """Return ``terminal(run)``: the terminal output of ``run(descriptor)``, and its result."""
+    pty = pytest.importorskip("pty", reason="needs a POSIX terminal")
+
+    def watched(run):
+        ours, theirs = pty.openpty()
+        parts = []
+
+        def watch():
+            while "the end" not in "".join(parts):
+                parts.append(os.read(ours, 4096).decode())
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        result = run(theirs)
+        os.write(theirs, b"the end")
+        watching.join()
+        os.close(ours)
+        os.close(theirs)
+        return "".join(parts).removesuffix("the end"), result
+
+    return watched
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX terminal")

@@ -4,6 +4,7 @@ import re
 import signal
 import time
 
+import numpy as np
 import pytest
 
 import tokendraw_testing
@@ -92,6 +93,13 @@ def test_work_without_steps_says_what_it_is_and_for_how_long(capsys, often):
 
 
 # ``--verbose``: tracebacks behind the reasons on stderr; without the option none.
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A file with two rows of five equal logits."""
+    np.save(tmp_path / "x.npy", np.zeros((2, 5), np.float32))
+    return tmp_path / "x.npy"
 
 
 @pytest.mark.parametrize(
