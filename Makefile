@@ -82,7 +82,7 @@ test-engines-own: $(VENV)-vllm/own/.ready  ## vLLM's own tests of its samplers, 
 
 test-reports: $(VENV)/.browser  ## The pages of `bench --html` and `check --html` in Chromium, which has to be installed
 	$(NO_COPIES)
-	$(BIN)/python -m pytest tests/browser $(PYTEST)
+	$(BIN)/python -m pytest -m browser tests/cli $(PYTEST)
 
 # Its tests with a library compiled for a sanitizer, without the vector units, which take a compiler minutes there.
 CPU_CALLS := tests/plugins/test_cpu.py
@@ -159,11 +159,11 @@ site: $(VENV)-site/.ready  ## The documentation as a site, in build/site/VERSION
 	NO_MKDOCS_2_WARNING=1 $(VENV)-site/bin/python -m mkdocs build --config-file site/mkdocs.yml \
 		--site-dir $(CURDIR)/build/site/$(VERSION)
 
-test-site: site  ## Every page of the site in Chromium, and screenshots in build/site-screenshots
+test-site: site  ## Every page of the site in Chromium
 	$(VENV)-site/bin/python -m pytest --confcutdir tests/site tests/site $(PYTEST)
 
 clean:
-	rm -rf $(VENV) $(VENV)-* $(CPU_LIBRARY) dist build/site build/site-screenshots
+	rm -rf $(VENV) $(VENV)-* $(CPU_LIBRARY) dist build/site
 
 $(VENV)/.runtime: $(MANIFESTS)
 	$(PYTHON) -m venv $(VENV)

@@ -1,20 +1,27 @@
-"""``tokendraw bench``: the complete output of a run, refusals, and a run in a new process."""
+"""``tokendraw bench``: the output of a run, and the pages that it and ``tokendraw check`` write."""
 
 import json
 import os
-import subprocess
+import re
 import sys
-from dataclasses import replace
+from html import unescape
 
 import importlib_metadata
 import pytest
 import torch
 
 import tokendraw
-from command_line import FixedTimer, call, documented_keys
+import tokendraw_testing
+from command_line import FixedTimer, call, documented_keys, screen
 from fake_dists import EVERYTHING, plugin
+from tokendraw import html_pages
 from tokendraw_bench import run as _run
+from tokendraw_bench.commands.html import write_report
 from tokendraw_bench.timing import HostLoad
+from tokendraw_testing import Line, Report, Status
+from tokendraw_testing.kit import fuzz
+from tokendraw_testing.kit.fuzz_report import FuzzFinding, FuzzReport
+from tokendraw_testing.kit.matrix import places
 
 
 @pytest.fixture
@@ -45,13 +52,7 @@ HEAD = (
 
 def test_a_run_has_a_row_a_cell_and_says_what_it_ran_on(fixed):
     result = bench(*TINY, "--sampler", "native", "--sampler", "torch-sort")
-    assert result.stdout == HEAD + (
-        "batch  vocabulary  dtype    filters  logits     nucleus  read us      native us  torch-sort us\n"
-        "    2         256  float32  none     peaked-30       30     10.0  100.0 (10.0x)   2,500 (250x)\n"
-        "    2         256  float32  both     peaked-30       30     10.0  100.0 (10.0x)   2,500 (250x)\n"
-        "\n"
-        "The read is the fastest of several: torch.sum.\n"
-    )
+    assert result.stdout == screen("a run has a row a cell and says what it ran on")
     assert (result.stderr, result.exit_code) == ("", 0)
 
 
@@ -71,144 +72,14 @@ def test_a_sampler_that_cannot_serve_shows_a_dash_and_the_reason(fixed, dists):
     assert "; unseeded rows, float32 noise. " in unseeded.stdout
 
 
-def test_the_options_choose_the_cells(fixed):
-    result = bench(
-        *TINY, "--batch", 3, "--dtype", "bfloat16", "--filters", "mixed", "--family", "gaussian", "--family",
-        "flat", "--repeats", 5, "--json", "--sampler", "torch-sort",
-    )  # fmt: skip
-    found = json.loads(result.stdout)
-    assert found["repeats"] == 5
-    assert [(c["batch"], c["vocab_size"], c["dtype"], c["filters"], c["family"]) for c in found["cells"]] == [
-        (batch, 256, "bfloat16", "mixed", family) for batch in (2, 3) for family in ("gaussian", "flat")
-    ]
-
-
-def test_json_is_complete(fixed):
-    result = bench(*TINY, "--filters", "top-p", "--family", "peaked-7", "--sampler", "native", "--json")
-    found = json.loads(result.stdout)
-    assert found.pop("host") == json.loads(call("resolve", "--json", "--device", "cpu").stdout)["host"]
-    assert found.pop("seconds") > 0
-    assert found == {
-        "schema_version": 1,
-        "error": None,
-        "command": "tokendraw bench --batch 2 --vocab-size 256 --filters top-p --family peaked-7 --sampler native "
-        "--device cpu --json",
-        "operation": "sample",
-        "device": "cpu",
-        "method": "a clock that stands",
-        "seeded": True,
-        "gumbel_dtype": "fp32",
-        "repeats": 15,
-        "threads": 2,
-        "omp_wait_policy": None,
-        "cores": 4,
-        "load": 0.25,
-        "busy": "",
-        "versions": {
-            name: importlib_metadata.version(name) for name in ("tokendraw", "torch", "tokendraw-native")
-        },
-        "contenders": ["native"],
-        "notes": ["The read is the fastest of several: torch.sum."],
-        "temperature": 0.8,
-        "top_k": 50,
-        "top_p": 0.9,
-        "min_p": 0.05,
-        "logprob_ranks": True,
-        "cells": [
-            {
-                "batch": 2,
-                "vocab_size": 256,
-                "dtype": "float32",
-                "filters": "top-p",
-                "family": "peaked-7",
-                "special": "none",
-                "filter_order": "top_k_first",
-                "tie_rule": "advertised",
-                "logprobs": None,
-                "logprobs_mode": "raw_logprobs",
-                "row_padding": 0,
-                "nucleus": 7.0,
-                "buffers": 2,
-                "nbytes": 2048,
-                "read": {
-                    "us": 10.0,
-                    "q1_us": 10.0,
-                    "q3_us": 10.0,
-                    "host_us": None,
-                    "how": "wall clock",
-                    "largest_us": None,
-                    "least_host_us": None,
-                    "ratio": 1.0,
-                    "reason": "",
-                    "by": "torch.sum",
-                },
-                "entries": {
-                    "native": {
-                        "us": 99.96,
-                        "q1_us": 99.96,
-                        "q3_us": 99.96,
-                        "host_us": None,
-                        "how": "wall clock",
-                        "largest_us": None,
-                        "least_host_us": None,
-                        "ratio": pytest.approx(9.996),
-                        "reason": "",
-                        "by": "",
-                    }
-                },
-            }
-        ],
-    }
-    assert (result.stderr, result.exit_code) == ("", 0)
-
-
-def test_a_busy_machine_is_told_of_above_the_notes_on_stderr_and_in_json(fixed, monkeypatch, tmp_path):
-    times = FixedTimer.time
-
-    def disturbed(self, calls, buffers):
-        found = times(self, calls, buffers)
-        return found | {"native": replace(found["native"], q1_us=20.0, q3_us=367.86)}
-
-    monkeypatch.setattr(FixedTimer, "time", disturbed)
+def test_a_busy_machine_is_told_of_on_stderr_above_the_notes_and_in_json(fixed, monkeypatch):
     monkeypatch.setattr(_run, "read_host_load", lambda: HostLoad(cores=2, load=3.9))
-    options = (*TINY, "--filters", "none", "--sampler", "native", "--output", tmp_path / "table.md")
-    result = bench(*options)
-    sentence = (
-        "The machine was busy: 3.9 programs were at work on 2 cores before the run, and times spread by up to ±174 % "
-        "(native). Repeat it on an idle one, or with OMP_NUM_THREADS=1 (2 threads here) and more --repeats (15 here)."
+    result = bench(*TINY, "--filters", "none", "--sampler", "native", "--json")
+    found = json.loads(result.stdout)
+    assert found["busy"].startswith(
+        "The machine was busy: 3.9 programs were at work on 2 cores before the run"
     )
-    assert (result.stderr, result.exit_code) == (f"{sentence}\n", 0)
-    assert result.stdout.splitlines()[-7:] == [
-        "batch  vocabulary  dtype    filters  logits     nucleus  read us             native us",
-        "    2         256  float32  none     peaked-30       30     10.0  100.0 (10.0x) ±174 %",
-        "",
-        "The machine was busy: 3.9 programs were at work on 2 cores before the run, and times spread by up to",
-        "±174 % (native). Repeat it on an idle one, or with OMP_NUM_THREADS=1 (2 threads here) and more",
-        "--repeats (15 here).",
-        "The read is the fastest of several: torch.sum.",
-    ]
-    assert f"* {sentence}\n" in (tmp_path / "table.md").read_text(encoding="utf-8")
-    in_json = bench(*options, "--json")
-    found = json.loads(in_json.stdout)
-    assert (found["cores"], found["load"], found["busy"]) == (2, 3.9, sentence)
-    assert in_json.stderr == f"{sentence}\n"
-
-
-def test_a_dash_in_json_is_null_and_a_reason(fixed, dists):
-    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("'counter'", "'launch'")))
-    found = json.loads(bench(*TINY, "--filters", "none", "--sampler", "acme", "--json").stdout)
-    assert found["cells"][0]["entries"]["acme"] == {
-        "us": None,
-        "q1_us": None,
-        "q3_us": None,
-        "host_us": None,
-        "how": None,
-        "largest_us": None,
-        "least_host_us": None,
-        "ratio": None,
-        "reason": "it does not serve seeded rows",
-        "by": "",
-    }
+    assert (found["notes"][0], result.stderr) == (found["busy"], f"{found['busy']}\n")
 
 
 def test_every_key_is_documented(fixed):
@@ -237,51 +108,133 @@ def test_the_table_is_written_as_markdown_below_the_command_that_repeats_it(fixe
     ]
 
 
-def test_help_has_an_option_for_every_axis_of_every_operation():
-    lines = bench("--help").stdout.splitlines()
-    options = [line.split()[0] for line in lines if line.startswith("  --")]
-    assert options == [
-        "--op",
-        *("--preset", "--sweep", "--small"),
-        *("--batch", "--vocab-size", "--dtype", "--filters", "--family", "--seeded", "--gumbel-dtype"),
-        *("--temperature", "--top-k", "--top-p", "--min-p", "--special", "--filter-order", "--tie-rule"),
-        *("--logprobs", "--logprobs-mode", "--logprob-ranks", "--row-padding"),
-        *("--drafts", "--verify-mode"),
-        *("--edits", "--distinct", "--bitmask", "--graph-edits"),
-        *(
-            "--sampler",
-            "--repeats",
-            "--single",
-            "--cache",
-            "--graphs",
-            "--memory",
-            "--device",
-            "--output",
-            "--html",
-            "--from",
-            "--json",
-        ),
-    ]
+# Pages: ``bench --html``, ``bench --from`` and ``check --html``.
+
+RUN = ("--device", "cpu", "--vocab-size", 256, "--sampler", "native", "--sampler", "torch-sort")
+EVIL = "<script>alert(1)</script>"
+PLACES = places(["sample"], ["float32"], 1 << 10, ("greedy", "seeded"))
 
 
-def in_a_process(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "tokendraw", "bench", "--device", "cpu", "--repeats", "3", *arguments],
-        encoding="utf-8",
-        timeout=120,
-        check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "TERM": "xterm"},
-        **options,
+@pytest.fixture
+def no_libraries(monkeypatch):
+    monkeypatch.setattr(html_pages, "_javascript", str)
+
+
+def text_of(file):
+    source = re.sub(r"<(style|script)>.*?</\1>", "", file.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", source)).split())
+
+
+@pytest.fixture
+def saved(tmp_path, no_libraries):
+    run = ("bench", *RUN, "--batch", 2, "--batch", 4, "--repeats", 3, "--json")
+    (tmp_path / "saved.json").write_text(call(*run).stdout, encoding="utf-8")
+    return tmp_path / "saved.json"
+
+
+def test_the_page_of_a_run_is_that_of_its_saved_json(saved, tmp_path):
+    result = call("bench", "--from", saved, "--html", tmp_path / "bench.html")
+    assert (result.stdout, result.stderr, result.exit_code) == ("", "", 0)
+    text = text_of(tmp_path / "bench.html")
+    assert text.startswith("tokendraw bench: sample on cpu tokendraw bench: sample on cpu 4 cells in ")
+    assert "batch filters nucleus read µs native µs native reads torch-sort µs torch-sort reads 2 n" in text
+    source = (tmp_path / "bench.html").read_text(encoding="utf-8")
+    assert "default-src 'none'" in source
+    assert not re.search(r"\s(src|href)=|url\(|@import", source)
+
+
+def test_a_sweep_has_its_edges_and_words_have_bars(saved, tmp_path):
+    run = json.loads(saved.read_text(encoding="utf-8"))
+    for cell, special in zip(run["cells"], ("none", "seeded", "greedy", "top-k"), strict=True):
+        cell |= {"special": special, "batch": 2}
+        cell["entries"]["native"] |= {"edge": 3.0}
+    write_report(tmp_path / "x.html", run | {"sweeps": [run | {"sweep": "special-row", "title": "one row"}]})
+    assert "Edges of native: 4, up to 3.0 times." in text_of(tmp_path / "x.html")
+    assert '"type": "bar"' in (tmp_path / "x.html").read_text(encoding="utf-8")
+
+
+def test_lines_findings_and_places_of_a_check(no_libraries, monkeypatch, tmp_path):
+    lines = (
+        Line(name="top_p", status=Status.PASSED, detail="7 requests", checks=14, looked=((PLACES[0], 7),)),
+        Line(name=EVIL, status=Status.FAILED, detail=EVIL, about=EVIL, traceback=EVIL),
     )
+    facts = {"device": "cpu", "quick": True, "seed": 7, "false_alarm": 1e-6}
+    report = Report(sampler="native", lines=lines, places=PLACES, **facts)
+    monkeypatch.setattr(tokendraw_testing, "run", lambda *_, **__: report)
+    file = tmp_path / "check.html"
+    assert call("check", "native", "--device", "cpu", "--html", file).exit_code == 1
+    text = text_of(file)
+    assert (
+        "By chance, its 14 statistics find fault with a correct sampler in at most one such run in 1,000,000."
+        in text
+    )
+    assert f"--only '{EVIL}'" in text
+    assert "Rows in 1 of 2 places. call dtype ids, up to kind of row rows" in text
+    assert EVIL not in file.read_text(encoding="utf-8")
 
 
-SHORT = ("--batch", "2", "--vocab-size", "1000", "--sampler", "native", "--sampler", "torch-sort")
+def test_random_cases_of_a_check(no_libraries, monkeypatch, tmp_path):
+    finding = FuzzFinding(operation="sample", number=17, detail="token 5 needs a draw", times=3)
+    facts = {"device": "cpu", "quick": False, "seed": 0, "cases": {"sample": 1200}, "checks": 0, "jobs": 1}
+    facts |= {"left_out": ("score",), "looked": (), "places": PLACES, "elapsed": 1.0}
+    report = FuzzReport(sampler="native", findings=(finding,), **facts)
+    monkeypatch.setattr(fuzz, "fuzz", lambda *_, **__: report)
+    file = tmp_path / "fuzz.html"
+    assert call("check", "native", "--device", "cpu", "--fuzz", 9, "--html", file).exit_code == 1
+    assert "1,200 random cases of sample, none of score." in (text := text_of(file))
+    assert "sample, case 17 token 5 needs a draw 3 cases differ in numbers alone." in text
+    assert "--fuzz-case 0:17 Which rows were looked at? Rows in none of 2 places." in text
 
 
-@pytest.mark.slow
-def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_timed(terminal):
-    options = (*SHORT, "--filters", "none")
-    shown, result = terminal(lambda stderr: in_a_process(*options, stdout=subprocess.PIPE, stderr=stderr))
-    assert "0/1" in shown
-    assert "2 x 1000 float32" in shown
-    assert result.stdout.startswith("cpu, 1 thread, OMP_WAIT_POLICY unset: ")
+@pytest.mark.parametrize(
+    ("command", "library", "needed"),
+    [
+        (("bench", *RUN), "altair", "altair, jinja2 and vl_convert"),
+        (("check", "native"), "jinja2", "jinja2"),
+    ],
+)
+def test_a_missing_library_is_named(command, library, needed, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, library, None)
+    result = call(*command, "--html", tmp_path / "x.html")
+    message = f"'--html' needs {needed}, found no {library}; run `pip install './"
+    assert (result.exit_code, message in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("| a |", (), "found no JSON"),
+        ('{"cells": [{}]}', (), "found an object of another form (KeyError: 'contenders')"),
+        ("", ("--batch", 2), "'--batch' is about a run, '--from' about an earlier one."),
+    ],
+)
+def test_from_is_for_the_page_of_a_saved_run(no_libraries, content, options, message, tmp_path):
+    (tmp_path / "saved.json").write_text(content, encoding="utf-8")
+    result = call("bench", "--from", tmp_path / "saved.json", "--html", tmp_path / "x.html", *options)
+    assert (result.exit_code, message in result.stderr) == (2, True)
+
+
+@pytest.mark.browser
+def test_pages_show_their_charts_and_tables_and_load_nothing(tmp_path):
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright; run `make test-reports`")
+    bench, check, complaints = tmp_path / "bench.html", tmp_path / "check.html", []
+    assert call("bench", *RUN, "--repeats", 3, "--batch", 1, "--batch", 2, "--html", bench).exit_code == 0
+    assert (
+        call("check", "native", "--device", "cpu", "--quick", "--only", "output", "--html", check).exit_code
+        == 0
+    )
+    with sync_api.sync_playwright() as playwright:
+        path = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_context(offline=True).new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda asked: asked.url.startswith("file:") or complaints.append(asked.url))
+        page.goto(bench.as_uri())
+        page.wait_for_selector("body[data-drawn='1']")
+        assert page.locator(".chart svg .mark-line path").count() == 4
+        assert page.locator("tbody tr").count() == 4
+        page.goto(check.as_uri())
+        assert "output" in page.locator("table").first.inner_text()
+        browser.close()
+    assert complaints == []

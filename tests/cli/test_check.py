@@ -1,20 +1,29 @@
-"""``tokendraw check``: the complete output of a run, and of a run without properties."""
+"""``tokendraw check``: what a run prints, its exit code, and the command that repeats what it found."""
 
 import json
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
+import time
 
 import importlib_metadata
 import pytest
 
+import isolation
 import tokendraw
 import tokendraw_testing
-from command_line import call
-from fake_dists import plugin
+from command_line import call, screen
+from fake_dists import EVERYTHING, deadly, fake_dists, plugin
 from tokendraw_testing import Line, Report, Status, properties
-from tokendraw_testing.kit.matrix import Place
+from tokendraw_testing.commands import matrix_lines
+from tokendraw_testing.commands.matrix_lines import print_matrix
+from tokendraw_testing.filter_check import line_names
+from tokendraw_testing.kit import fuzz
+from tokendraw_testing.kit.fuzz_report import FuzzFinding, FuzzReport, first_of_each_sort
+from tokendraw_testing.kit.matrix import Place, places
 from tokendraw_testing.kit.trial import MOST_CHECKS
 
 HEADING = (
@@ -37,16 +46,6 @@ STATISTICAL = Line(
     worst="top_p = 0.1: token 6 drawn 1757 times, expected 1670.8",
     seconds=3.0,
     looked=((SMALL, 7),),
-)
-CLEARED = Line(
-    name="min_p",
-    status=Status.PASSED,
-    detail="6 requests by draws",
-    about="Keeps what is likely enough.",
-    checks=1,
-    draws=50_000,
-    p_value=0.0004,
-    worst="min_p = 0.5: token 0 drawn 9 times, expected 30.0",
 )
 REFUSED = Line(
     name="ranks", status=Status.REFUSED, detail="'native' cannot serve it: a long story", about="Ranks."
@@ -101,53 +100,20 @@ def reports(monkeypatch):
 
 
 def check(*arguments):
-    return call("check", *arguments, "--device", "cpu", "--jobs", "1")
+    return call("check", "--device", "cpu", "--jobs", "1", *arguments)
 
 
 def test_a_green_run_has_a_line_a_property_and_says_how_sure_it_is(reports):
     reports(EXACT, STATISTICAL, NOT_RUN)
     result = check("native", "--quick")
-    assert result.stdout == HEADING + (
-        "property     status     draws  p-value  what was looked at\n"
-        "greedy rows  passed                     5 vocabularies\n"
-        "top_p        passed   148,060    0.034  7 requests by draws, 667 kept sets in 8 families as "
-        "processed_logprobs show them\n"
-        "sync-free    not run                    needs a CUDA device, found cpu\n"
-        "\n"
-        "2 passed, 0 failed, 0 refused, 1 not run (needs a CUDA device, found cpu).\n"
-        "Quick run, seed 0, 2.5 s, 148,060 draws for 14 statistics.\n"
-        "By chance, a correct sampler fails at most one such run in 1,000,000.\n"
-    )
+    assert result.stdout == screen("a green run has a line a property and says how sure it is")
     assert (result.stderr, result.exit_code) == ("the sampler is at work\n", 0)
 
 
 def test_a_red_run_tells_what_was_needed_and_found_and_how_to_see_it_again(reports):
     reports(EXACT, RAISED, WRONG, REFUSED)
     result = check("native", "--seed", "7")
-    assert result.stdout == HEADING + (
-        "property            status    draws  p-value  what was looked at\n"
-        "greedy rows         passed                    5 vocabularies\n"
-        "filter order joint  failed                    see below\n"
-        "ties                failed   50,000    0e+00  see below\n"
-        "ranks               refused                   not advertised; requests for it are refused\n"
-        "\n"
-        "filter order joint\n"
-        "  demanded   Both filters count everything.\n"
-        "  found      a call raised RuntimeError: no kernel\n"
-        '  raised in    File "/acme/sampler.py", line 31, in sample\n'
-        "                 return draw(logits)\n"
-        "\n"
-        "ties\n"
-        "  demanded  Keeps every token that is tied with the last kept one.\n"
-        "  found     top_k = 3: token 8 [of 9] drawn 0 times, expected 250.0 (p = 1.0e-80, then 0.0e+00 in "
-        "40000 draws)\n"
-        "\n"
-        "Again: tokendraw check native --device cpu --seed 7 --only 'filter order joint' --only ties\n"
-        "\n"
-        "1 passed, 2 failed, 1 refused (not advertised), 0 not run.\n"
-        "Full run, seed 7, 2.5 s, 50,000 draws for 1 statistic.\n"
-        "By chance, a correct sampler fails at most one such run in 1,000,000.\n"
-    )
+    assert result.stdout == screen("a red run tells what was needed and found and how to see it again")
     assert result.exit_code == 1
 
 
@@ -159,21 +125,6 @@ def test_a_place_that_raised_twice_is_shown_once(reports):
     assert "  raised in  the same place as in 'filter order joint'\n" in check("native").stdout
 
 
-def test_a_statistic_that_a_second_look_cleared_says_so(reports):
-    reports(CLEARED)
-    assert check("native").stdout.splitlines()[3] == (
-        "min_p     passed  50,000    4e-04  6 requests by draws; a second look cleared min_p = 0.5: token 0 "
-        "drawn 9 times, expected 30.0"
-    )
-
-
-def test_a_run_without_statistics_claims_nothing_about_chance(reports):
-    reports(EXACT)
-    assert check("native").stdout.endswith(
-        "1 passed, 0 failed, 0 refused, 0 not run.\nFull run, seed 0, 2.5 s.\n"
-    )
-
-
 def test_nothing_to_check_is_no_success(reports):
     reports()
     result = check("native", "--only", "noise precision")
@@ -183,6 +134,12 @@ def test_nothing_to_check_is_no_success(reports):
 
 def test_the_options_reach_the_kit(reports):
     calls = reports(EXACT)
+    check("native")
+    check("native", "--operation", "verify")
+    assert [only for _, only, _ in calls] == [
+        tuple(prop.name for prop in listed) for listed in (properties(), properties("verify"))
+    ]
+    calls.clear()
     check("native", "--quick", "--seed", "3", "--only", "limits", "--only", "output")
     ((subject, only, _),) = calls
     assert (subject.name, str(subject.device), subject.effort.quick, subject.seed) == (
@@ -192,101 +149,6 @@ def test_the_options_reach_the_kit(reports):
         3,
     )
     assert only == ("output", "limits")
-
-
-def test_without_only_every_property_is_checked(reports):
-    calls = reports(EXACT)
-    check("native")
-    assert calls[0][1] == tuple(prop.name for prop in properties())
-
-
-def test_one_operation_can_be_checked_alone(reports):
-    calls = reports(EXACT)
-    check("native", "--operation", "verify")
-    assert calls[0][1] == tuple(prop.name for prop in properties("verify"))
-
-
-def test_json_is_complete(reports):
-    reports(STATISTICAL, WRONG, places=[SMALL, WIDE])
-    result = check("native", "--json", "--only", "distribution", "--only", "tails")
-    found = json.loads(result.stdout)
-    (listed,) = [c for c in json.loads(call("list", "--json").stdout)["candidates"] if c["name"] == "native"]
-    assert found.pop("candidate") == listed
-    assert found.pop("host") == json.loads(call("resolve", "--json", "--device", "cpu").stdout)["host"]
-    assert [line["name"] for line in found["lines"]] == ["top_p", "ties"]
-    assert found.pop("lines")[0] == {
-        "name": "top_p",
-        "status": "passed",
-        "detail": STATISTICAL.detail,
-        "about": "Keeps the smallest set.",
-        "checks": 14,
-        "draws": 148_060,
-        "p_value": 0.03412,
-        "worst": STATISTICAL.worst,
-        "traceback": "",
-        "seconds": 3.0,
-        "again": "tokendraw check native --device cpu --only top_p",
-        "looked": [{"call": "sample", "dtype": "float32", "up_to": 1024, "kind": "unseeded", "rows": 7}],
-    }
-    assert found == {
-        "schema_version": 1,
-        "error": "1 passed, 1 failed, 0 refused, 0 not run.",
-        "command": "tokendraw check native --device cpu --only distribution --only tails --jobs 1 --json",
-        "sampler": "native",
-        "device": "cpu",
-        "tokendraw": tokendraw.__version__,
-        "torch": importlib_metadata.version("torch"),
-        "quick": False,
-        "seed": 0,
-        "only": ["distribution", "tails"],
-        "gumbel_dtype": None,
-        "heavy_imports": [],
-        "passed": False,
-        "false_alarm": 1e-6,
-        "seconds": 3.0,
-        "elapsed": 2.5,
-        "jobs": 1,
-        "missed": [{"call": "sample", "dtype": "float32", "up_to": None, "kind": "unseeded"}],
-    }
-    assert (result.stderr, result.exit_code) == ("the sampler is at work\n", 1)
-
-
-class TestTheListOfProperties:
-    def test_it_has_a_line_for_each(self):
-        result = call("check", "--list")
-        lines = result.stdout.splitlines()
-        assert (result.stderr, result.exit_code) == ("", 0)
-        width = max(len(prop.name) for prop in properties())
-        assert lines == [f"{prop.name.ljust(width)}  {prop.about}" for prop in properties()]
-        assert "tails  " in "\n".join(lines)
-
-    def test_only_picks_from_it(self):
-        result = call("check", "--list", "--only", "sync-free", "--only", "verify draft", "--json")
-        assert json.loads(result.stdout) == {
-            "schema_version": 1,
-            "error": None,
-            "properties": [
-                {
-                    "name": "sync-free",
-                    "about": "No call waits for the device: by torch's own check, and by a stopwatch behind a sleeping "
-                    "device.",
-                    "operation": "sample",
-                    "advertised": True,
-                    "needs_cuda": True,
-                },
-                {
-                    "name": "verify draft",
-                    "about": "``draft`` draws from the softmax after the filters.",
-                    "operation": "verify",
-                    "advertised": False,
-                    "needs_cuda": False,
-                },
-            ],
-        }
-
-    def test_it_can_be_that_of_one_operation(self):
-        found = json.loads(call("check", "--list", "--operation", "verify", "--json").stdout)["properties"]
-        assert [prop["name"] for prop in found] == [prop.name for prop in properties("verify")]
 
 
 @pytest.mark.parametrize(
@@ -303,18 +165,71 @@ class TestTheListOfProperties:
             "'acme' cannot be checked on cpu: needs the operation verify, found sample.",
         ),
         (
+            plugin("acme", capabilities=EVERYTHING),
+            ("--gumbel-dtype", "fp64"),
+            "'acme' cannot be checked on cpu: the request needs fp64 noise, found fp32.",
+        ),
+        (
             plugin("acme", build="raise RuntimeError('no [kernels]')"),
             (),
             "'acme' needs to build and to pass its proof on cpu before it can be checked, found: "
             "tokendraw_build raised RuntimeError: no [kernels] (fake_acme.py:36). Mend the plugin.",
         ),
     ],
-    ids=["another machine", "another operation", "it does not build"],
+    ids=["another machine", "another operation", "other noise", "it does not build"],
 )
 def test_a_sampler_that_cannot_be_checked_gives_the_reason_once(dists, source, options, message):
     dists.add_plugin("acme", source)
     result = check("acme", *options)
     assert (result.stdout, result.stderr, result.exit_code) == ("", f"{message}\n", 1)
+
+
+def test_the_list_has_a_line_for_each_property_of_samplers_or_of_a_filter():
+    names = {prop.name: prop.about for prop in properties()}
+    for command, wanted in (
+        (("--list",), names),
+        (("--filter", "p_less", "native", "--list"), line_names(["native"])),
+    ):
+        result = call("check", *command)
+        width = max(map(len, wanted))
+        assert result.stdout.splitlines() == [f"{name:{width}}  {about}" for name, about in wanted.items()]
+        assert (result.stderr, result.exit_code) == ("", 0)
+
+
+FLAT = """
+from tokendraw.filters import Filter
+
+
+class Acme(Filter):
+    '''Keep the largest.'''
+
+    name = "acme"
+    moments = ("std",)
+
+    def floor(self, moments, value):
+        return value * moments.std
+"""
+
+
+@pytest.fixture
+def acme(tmp_path, monkeypatch):
+    with fake_dists(tmp_path, monkeypatch) as dists:
+        dists.add("acme-filters", filters={"acme": "acme_filters:Acme"}, modules={"acme_filters": FLAT})
+        yield
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_red_run_of_a_filter_tells_its_line_and_how_to_see_it_again():
+    options = ("--device", "cpu", "--quick", "--value", "0.5", "--seed", "7")
+    result = call("check", "--filter", "acme", *options, "--only", "no waiting", "--only", "reach")
+    assert result.stdout.partition("\n\nreach\n")[2].partition("\n\n1 passed")[0] == (
+        "  demanded  Some value keeps more than the largest token of a row and drops others.\n"
+        "  found     the floor of 'acme' needs to keep several tokens and to drop others in some row, found all kept "
+        "or the largest alone in 12 rows; name values by --value if these are not the filter's\n"
+        "\n"
+        "Again: tokendraw check --filter acme --device cpu --quick --value 0.5 --seed 7 --only reach"
+    )
+    assert result.exit_code == 1
 
 
 def in_a_process(*arguments, **options):
@@ -325,16 +240,6 @@ def in_a_process(*arguments, **options):
         check=False,
         **options,
     )
-
-
-@pytest.mark.slow
-def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_looked_at(terminal):
-    options, streams = ("--quick", "--only", "+inf is drawn evenly"), {"stdout": subprocess.PIPE}
-    environment = os.environ | {"TERM": "xterm"}
-    shown, result = terminal(lambda stderr: in_a_process(*options, **streams, stderr=stderr, env=environment))
-    assert "0/1" in shown
-    assert "+inf is drawn evenly" in shown
-    assert result.stdout.startswith(HEADING + "property              status ")
 
 
 @pytest.mark.slow
@@ -359,3 +264,241 @@ def test_native_passes_the_quick_run_on_a_cpu_in_its_time():
         100 < sum(line["checks"] for line in found["lines"]) <= MOST_CHECKS
     )  # what the false-alarm rate is for
     assert found["elapsed"] < 240
+
+
+# Several processes: one that dies, and Ctrl-C during the work.
+
+TWO = ("--only", "process edits", "--only", "process order")
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """``install(**options)``: a dying plugin, also for child processes."""
+    with fake_dists(tmp_path, monkeypatch) as dists:
+
+        def install(**options):
+            dists.add_plugin("acme", deadly(in_process="logits.shape[1] == 300", **options))
+            monkeypatch.setenv("PYTHONPATH", str(dists.folders[0]), prepend=os.pathsep)
+
+        yield install
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "tokendraw", "check", "acme", "--device", "cpu", "--quick", *arguments]
+
+
+FORKING = """
+import multiprocessing, runpy, sys
+from tokendraw_testing.kit import workers
+
+workers._SPAWNING = multiprocessing.get_context("fork")
+"""
+"""The kit's processes are forks of the command's, which has imported torch."""
+
+
+@pytest.mark.slow
+def test_a_sampler_that_ends_its_process_is_red_and_spoils_no_json(install):
+    install(death="print('to stdout', flush=True); os.write(1, b'again'); os._exit(3)")
+    _, _, module, *arguments = command(*TWO, "--jobs", "2", "--json")
+    run = f"sys.argv = {[module, *arguments]}\nrunpy.run_module({module!r}, run_name='__main__')"
+    result = isolation.run_forked(f"{FORKING}\n{run}")
+    found = json.loads(result.stdout)
+    assert [(line["name"], line["detail"]) for line in found["lines"]] == [
+        ("process edits", "a call ended the process with exit code 3"),
+        ("process order", "a call ended the process with exit code 3"),
+    ]
+    assert result.returncode == 1
+    assert result.stderr.count("to stdout") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_an_interrupt_ends_all_processes_at_once(install, tmp_path):
+    """A terminal interrupts every process of the group."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    install(death=f"open(f'{marks}/{{os.getpid()}}', 'w').close(); __import__('time').sleep(300)")
+    process = subprocess.Popen(
+        command(*TWO, "--jobs", "2"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        start_new_session=True,
+        # A suite that was started in the background of a shell ignores interrupts, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    )
+    deadline = time.monotonic() + 200
+    while len(list(marks.iterdir())) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert (stdout, stderr, process.returncode) == ("", "Interrupted after 0 of 2 lines.\n\n", 130)
+    for mark in marks.iterdir():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(mark.name), 0)
+
+
+# Random cases, and places without a look.
+
+SEEDED = SMALL._replace(kind="seeded")
+WRONG_CASE = FuzzFinding(operation="sample", number=17, detail="token 5 needs a draw, found token 6", times=3)
+RAISING_CASE = FuzzFinding(
+    operation="verify",
+    number=40,
+    detail="a call raised RuntimeError: no kernel",
+    traceback='  File "/acme/sampler.py", line 31, in sample\n    return draw(logits)\n',
+)
+
+
+@pytest.fixture
+def finds(monkeypatch):
+    """``finds(*findings)``: random cases report the findings; returns the calls."""
+    calls = []
+
+    def find(*findings, checks=0):
+        def run(subject, seconds, *, operation=None, jobs=1, progress=None):
+            calls.append((subject, seconds, operation, jobs))
+            return FuzzReport(
+                sampler=subject.name,
+                device=str(subject.device),
+                quick=subject.effort.quick,
+                seed=subject.seed,
+                cases={"sample": 1200, "verify": 34},
+                left_out=("another_thing",),
+                checks=checks,
+                findings=findings,
+                looked=((SEEDED, 5000),),
+                places=(SEEDED, SEEDED._replace(up_to=None)),
+                jobs=jobs,
+                elapsed=60.25,
+            )
+
+        monkeypatch.setattr(fuzz, "fuzz", run)
+        return calls
+
+    return find
+
+
+CASES = (
+    "operation      cases  findings\n"
+    "sample         1,200  {}\n"
+    "verify         34     {}\n"
+    "another_thing         not looked at: the kit has no random cases of it\n"
+    "\n"
+    "sample: rows looked at in 1 of 2 places (s seeded)\n"
+    "                              float32\n"
+    "ids in the vocabulary, up to  1K  more\n"
+    "random cases                  s   .\n"
+)
+
+
+def test_a_finding_stands_with_the_command_that_repeats_it(finds):
+    finds(WRONG_CASE, RAISING_CASE)
+    result = check("native", "--fuzz", "60", "--gumbel-dtype", "fp64")
+    assert result.stdout == screen("a finding stands with the command that repeats it")
+    assert result.exit_code == 1
+
+
+def test_of_many_findings_some_are_printed(finds):
+    finds(*(FuzzFinding(operation="sample", number=n, detail="w" * n) for n in range(23)))
+    result = check("native", "--fuzz", "9")
+    assert "sample, case 19\n" in result.stdout
+    assert "sample, case 20\n" not in result.stdout
+    assert "\n3 more findings are in the output of --json.\n23 findings in 1,234 cases.\n" in result.stdout
+
+
+def test_findings_that_differ_in_numbers_alone_are_one():
+    details = ["id 5 needs 1.5e-05, found -2", "id 71 needs 3, found -inf", "id 6 needs -1, found 7.25"]
+    found = [FuzzFinding(operation="sample", number=9 - n, detail=detail) for n, detail in enumerate(details)]
+    bfloat16, float16 = (
+        FuzzFinding(operation="sample", number=1, detail=f"{d} is wrong") for d in ("bfloat16", "float16")
+    )
+    kept = first_of_each_sort([*found, bfloat16, float16])
+    assert [(finding.number, finding.detail, finding.times) for finding in kept] == [
+        (1, "bfloat16 is wrong", 1),
+        (1, "float16 is wrong", 1),
+        (7, details[2], 2),
+        (8, details[1], 1),
+    ]
+
+
+class TestAFinding:
+    """A plugin that edits nothing at all at vocabularies of 300 ids, and cases without anything made up."""
+
+    @pytest.fixture(autouse=True)
+    def acme(self, tmp_path, monkeypatch):
+        with fake_dists(tmp_path, monkeypatch) as dists:
+            dists.add_plugin("acme", deadly(in_process="logits.shape[1] == 300", death="return logits"))
+            yield
+
+    @pytest.mark.slow
+    def test_it_is_repeated_by_its_command(self):
+        result = check("acme", "--fuzz", "2", "--json", "--quick")
+        assert result.exit_code == 1
+        finding = json.loads(result.stdout)["findings"][0]
+        program, *arguments = shlex.split(finding["again"])
+        assert program == "tokendraw"
+        again = call(*arguments, "--json")
+        assert again.exit_code == 1
+        (same,) = json.loads(again.stdout)["findings"]
+        assert {**same, "times": 0} == {**finding, "times": 0}
+
+
+def test_kept_sets_are_counted_by_operation_and_way():
+    result = call("check", "native", "--device", "cpu", "--kept-sets", "--fuzz-case", "0:1")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(HEADING + "way ")
+    assert re.search(r"^verify: p +\d+ +0 +\d+ +1 *$", result.stdout, re.MULTILINE)
+    assert re.search(r"^0 of \d+ rows wrong, in 1 batches\.$", result.stdout, re.MULTILINE)
+
+
+def test_without_findings_it_says_how_much_it_looked_at(finds):
+    calls = finds(checks=2000)
+    result = check("native", "--fuzz", "60", "--quick", "--jobs", "2", "--operation", "sample", "--seed", "7")
+    assert result.stdout == HEADING + CASES.format(0, 0) + (
+        "\nNo findings in 1,234 cases.\nQuick sizes, seed 7, 60.2 s in 2 processes.\n"
+        "By chance, the 2,000 statistics of a correct sampler give a finding in at most one such run in 500,000.\n"
+    )
+    assert (result.stderr, result.exit_code) == ("", 0)
+    ((subject, *given),) = calls
+    assert (given, subject.seed, subject.effort.quick) == ([60.0, "sample", 2], 7, True)
+
+
+# Places without a look.
+
+
+DTYPES = ("float32", "bfloat16", "float16")
+SAMPLE = places(["sample"], DTYPES, None, ("greedy", "seeded", "unseeded"))
+
+
+def place(dtype, up_to, kind, call="sample"):
+    return Place(call, dtype, up_to, kind)
+
+
+LINES = [
+    ("greedy rows", ((place("float32", 1024, "greedy"), 5), (place("bfloat16", 131072, "greedy"), 1))),
+    ("output", ((place("float32", 1024, "unseeded"), 9), (place("float16", None, "seeded"), 2))),
+    ("sync-free", ()),
+]
+
+
+def test_a_line_has_a_letter_where_it_looked_and_dots_where_it_did_not(capsys):
+    print_matrix(LINES, SAMPLE)
+    assert capsys.readouterr().out == (
+        screen("a line has a letter where it looked and dots where it did not")
+    )
+
+
+def test_a_narrow_terminal_gets_the_dtypes_below_each_other(capsys, monkeypatch):
+    monkeypatch.setattr(matrix_lines, "console_width", lambda: 60)
+    print_matrix(LINES[:1], SAMPLE)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[2:])) <= 60
+    assert [line.strip() for line in lines[2::3]] == list(DTYPES)
+
+
+def test_calls_are_counted_apart_and_one_that_nobody_made_says_so(capsys):
+    both = places(["verify rejection", "verify coupled"], ["float16"], 1000, ["greedy", "unseeded"])
+    print_matrix([("verify output", ((place("float16", 1024, "greedy", "verify rejection"), 3),))], both)
+    assert capsys.readouterr().out == (screen("calls are counted apart and one that nobody made says so"))

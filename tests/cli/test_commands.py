@@ -15,10 +15,10 @@ import tokendraw.commands
 from command_line import NATIVE_ON_CPU, be_on, call
 from fake_candidates import LAPTOP, NATIVE
 from fake_dists import fake_dists
-from tokendraw.cli.app import BUILT_IN, OWNERS, installed_commands
+from tokendraw.cli.app import OWNERS
 
 CORE_ALONE = Path(__file__).parents[1] / "fakes" / "core_alone"
-OWN = ("list", "show", "resolve", "doctor", "check", "bench", "sample", "generate", "new")
+OWN = ["list", "show", "resolve", "doctor", "check", "bench", "sample", "generate", "new"]
 GREETING = """
 import sys
 
@@ -53,22 +53,116 @@ number = 7
 @pytest.fixture
 def install(tmp_path, monkeypatch):
     """``install({"hello": "fake_greeting:hello"})`` adds a distribution with commands."""
+    be_on(monkeypatch, LAPTOP, (NATIVE,))
     with fake_dists(tmp_path, monkeypatch) as dists:
 
-        def add(commands, name="acme-tools", version="1.0", source=GREETING, metadata=None):
-            options = {} if metadata is None else {"metadata": metadata}
-            folder = dists.add(name, version, modules={"fake_greeting": source}, **options)
+        def add(commands, name="acme-tools", version="1.0", source=GREETING):
+            folder = dists.add(name, version, modules={"fake_greeting": source})
             lines = "".join(f"{key} = {value}\n" for key, value in commands.items())
             (info,) = folder.glob("*.dist-info")
             (info / "entry_points.txt").write_text(f"[tokendraw.commands]\n{lines}")
-            return info
 
         yield add
 
 
-@pytest.fixture
-def core_alone(monkeypatch):
-    """Hide tokendraw-testing and tokendraw-bench."""
+def listed(heading="Commands"):
+    """Map the names below a heading of ``--help`` to their text."""
+    section = call("--help").stdout.partition(f"\n{heading}:\n")[2].split("\n\n")[0]
+    entries = re.findall(r"^  (\S+) +(.*(?:\n {3,}.*)*)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
+
+
+def in_doctor():
+    return json.loads(call("doctor", "--no-build", "--json").stdout)
+
+
+def test_a_command_of_another_distribution_is_one_of_tokendraw(install):
+    install({"hello": "fake_greeting:hello", "greet": "fake_greeting:both"})
+    assert call("list").exit_code == 0
+    assert call("check", "--list").exit_code == 0
+    assert "fake_greeting" not in sys.modules  # it is imported where it is called
+    result = call("hello", "world")
+    assert (result.exit_code, result.stdout) == (0, "hello world\n")
+    assert result.stderr == "a banner of the module\n"  # stdout is the command's own
+    assert call("greet", "hello", "world").stdout == "hello world\n"
+    refused = call("hello", "nobody", "--json")
+    assert refused.exit_code == 2
+    error = {"schema_version": 1, "error": "'name' needs somebody, found nobody. Name one."}
+    assert json.loads(refused.stdout) == error
+    commands = listed()
+    assert list(commands) == [*OWN, "greet", "hello"]
+    assert (commands["greet"], commands["hello"]) == ("Two greetings.", "Say hello.")
+    assert "\n  hello  acme-tools 1.0\n" in call("doctor", "--no-build").stdout
+
+
+def test_the_command_in_the_docstring_of_the_face_works(install):
+    _, _, rest = tokendraw.commands.__doc__.partition("::\n")
+    source, _, _ = rest.partition("\nThe module is imported")
+    lines = [line.removeprefix("    ") for line in source.splitlines()]
+    entry = next(line for line in lines if "acme_tools:" in line).removeprefix("#").strip()
+    name, _, value = entry.partition(" = ")
+    install({name: value.strip('"').replace("acme_tools", "fake_greeting")}, source="\n".join(lines))
+    assert json.loads(call(name, "--json").stdout)["states"]["available"] >= 1
+    assert call(name).stdout.startswith("state ")
+
+
+@pytest.mark.parametrize(
+    ("value", "source", "why"),
+    [
+        (
+            "fake_greeting:hello",
+            "import a_module_that_is_not_there",
+            "loading 'fake_greeting:hello' raised ModuleNotFoundError: No module named "
+            "'a_module_that_is_not_there' (fake_greeting.py:1)",
+        ),
+        (
+            "fake_greeting:hello",
+            "raise SystemExit('gone')",
+            "loading 'fake_greeting:hello' raised SystemExit: gone (fake_greeting.py:1)",
+        ),
+        ("fake_greeting:number", GREETING, "'fake_greeting:number' needs to be a click command, found int"),
+    ],
+)
+def test_a_broken_command_says_why_and_harms_no_other(install, value, source, why):
+    install({"hello": value}, source=source)
+    assert list(listed()) == OWN
+    assert listed("Commands that cannot be used") == {"hello": f"acme-tools 1.0: {why}"}
+    called = call("hello", "world", "--loud", "--json")
+    message = f"'hello' of acme-tools 1.0 cannot be used: {why}."
+    assert (called.exit_code, called.stderr.splitlines()[-1]) == (1, message)
+    assert json.loads(called.stdout) == {"schema_version": 1, "error": message}
+    found = in_doctor()
+    reasons = {command["name"]: command["reason"] for command in found["commands"]}
+    assert reasons == {"bench": None, "check": None, "hello": why, "new": None}
+    assert {"problem": f"The command {message}", "mend": None} in found["findings"]
+    assert call("list").exit_code == 0
+
+
+@pytest.mark.parametrize(("name", "owner"), [("list", "tokendraw"), ("check", "tokendraw-testing")])
+def test_the_names_of_tokendraw_s_own_commands_are_reserved(install, name, owner):
+    install({name: "fake_greeting:hello"})
+    why = (
+        f"the name {name!r} is reserved for the distribution {owner}, found it in acme-tools 1.0; "
+        "rename the entry point"
+    )
+    assert list(listed()) == OWN
+    assert listed("Commands that cannot be used") == {name: f"acme-tools 1.0: {why}"}
+    assert call(name, "--help").stdout.startswith(f"Usage: tokendraw {name} ")
+    assert "fake_greeting" not in sys.modules
+
+
+def test_a_name_claimed_twice_is_not_used_and_a_copy_further_on_the_path_is_no_rival(install):
+    install({"hello": "fake_greeting:hello"})
+    install({"hello": "fake_greeting:both"}, version="2.0")
+    assert call("hello", "hello", "world").stdout == "hello world\n"
+    install({"hello": "fake_greeting:both"}, name="other-tools", version="2.0")
+    why = "the name 'hello' is claimed by acme-tools 2.0 and other-tools 2.0; uninstall one of them"
+    result = call("hello", "world")
+    assert (result.exit_code, result.stderr) == (1, f"'hello' of acme-tools 2.0 cannot be used: {why}.\n")
+
+
+@pytest.mark.parametrize(("name", "part"), [("check", "testing"), ("new", "testing"), ("bench", "bench")])
+def test_a_missing_distribution_is_named_with_the_command_to_install(monkeypatch, name, part):
     everything = importlib_metadata.distributions
 
     def distributions(**context):
@@ -76,247 +170,16 @@ def core_alone(monkeypatch):
         return (dist for dist in everything(**context) if dist.metadata["Name"] not in owners)
 
     monkeypatch.setattr(importlib_metadata, "distributions", distributions)
-
-
-def listed(text, heading):
-    """Map the names below a heading of ``--help`` to their text."""
-    _, _, section = text.partition(f"\n{heading}:\n")
-    entries, name = {}, ""
-    for line in section.split("\n\n")[0].splitlines():
-        if line.startswith("   "):
-            entries[name] += f" {line.strip()}"
-        else:
-            name, _, words = line.strip().partition("  ")
-            entries[name] = words.strip()
-    return entries
-
-
-def broken(text):
-    return listed(text, "Commands that cannot be used")
-
-
-def reason(name="hello"):
-    """Look up the reason of the third-party command of this name."""
-    (command,) = [each for each in installed_commands() if each.name == name and each.is_foreign]
-    return command.reason
-
-
-class TestACommandOfAnotherDistribution:
-    def test_the_command_is_called_with_the_arguments(self, install):
-        install({"hello": "fake_greeting:hello"})
-        result = call("hello", "world")
-        assert (result.exit_code, result.stdout) == (0, "hello world\n")
-        assert result.stderr == "a banner of the module\n"  # stdout is the command's own
-
-    def test_the_command_may_have_subcommands(self, install):
-        install({"greet": "fake_greeting:both"})
-        assert call("greet", "hello", "world").stdout == "hello world\n"
-
-    def test_errors_are_reported_as_by_built_in_commands(self, install):
-        install({"hello": "fake_greeting:hello"})
-        result = call("hello", "nobody", "--json")
-        assert result.exit_code == 2
-        assert json.loads(result.stdout) == {
-            "schema_version": 1,
-            "error": "'name' needs somebody, found nobody. Name one.",
-        }
-
-    def test_help_lists_the_command_behind_built_in_commands(self, install):
-        install({"hello": "fake_greeting:hello", "greet": "fake_greeting:both"})
-        commands = listed(call("--help").stdout, "Commands")
-        assert list(commands) == [*OWN, "greet", "hello"]
-        assert (commands["greet"], commands["hello"]) == ("Two greetings.", "Say hello.")
-
-    def test_the_module_is_imported_for_this_command_alone(self, install):
-        install({"hello": "fake_greeting:hello"})
-        assert call("list").exit_code == 0
-        assert "fake_greeting" not in sys.modules
-        assert call("check", "--list").exit_code == 0
-        assert "fake_greeting" not in sys.modules
-
-    def test_a_misspelling_leads_to_the_name(self, install):
-        install({"hello": "fake_greeting:hello"})
-        result = call("helo")
-        assert result.exit_code == 2
-        assert "Error: No such command 'helo'." in result.stderr
-        assert "fake_greeting" not in sys.modules
-
-    def test_doctor_lists_the_command(self, install, monkeypatch):
-        be_on(monkeypatch, LAPTOP, (NATIVE,))
-        install({"hello": "fake_greeting:hello"})
-        assert (
-            "\ncommands\n"
-            "  name   of                       why it cannot be used\n"
-            f"  bench  tokendraw-bench {tokendraw.__version__}\n"
-            f"  check  tokendraw-testing {tokendraw.__version__}\n"
-            "  hello  acme-tools 1.0\n"
-            f"  new    tokendraw-testing {tokendraw.__version__}\n"
-        ) in call("doctor", "--no-build").stdout
-
-    def test_the_command_in_the_docstring_of_the_face_works(self, install):
-        _, _, rest = tokendraw.commands.__doc__.partition("::\n")
-        source, _, _ = rest.partition("\nThe module is imported")
-        lines = [line.removeprefix("    ") for line in source.splitlines()]
-        entry = next(line for line in lines if "acme_tools:" in line).removeprefix("#").strip()
-        name, _, value = entry.partition(" = ")
-        install({name: value.strip('"').replace("acme_tools", "fake_greeting")}, source="\n".join(lines))
-        assert json.loads(call(name, "--json").stdout)["states"]["available"] >= 1
-        assert call(name).stdout.startswith("state ")
-
-
-class TestACommandThatCannotBeUsed:
-    @pytest.mark.parametrize(
-        ("value", "source", "why"),
-        [
-            (
-                "fake_greeting:hello",
-                "import a_module_that_is_not_there",
-                "loading 'fake_greeting:hello' raised ModuleNotFoundError: No module named "
-                "'a_module_that_is_not_there' (fake_greeting.py:1)",
-            ),
-            (
-                "fake_greeting:hello",
-                "raise SystemExit('gone')",
-                "loading 'fake_greeting:hello' raised SystemExit: gone (fake_greeting.py:1)",
-            ),
-            (
-                "fake_greeting:goodbye",
-                GREETING,
-                "loading 'fake_greeting:goodbye' raised AttributeError: module 'fake_greeting' has no attribute "
-                "'goodbye'",
-            ),
-            (
-                "fake_greeting:number",
-                GREETING,
-                "'fake_greeting:number' needs to be a click command, found int",
-            ),
-        ],
+    message = (
+        f"{name!r} needs the distribution tokendraw-{part}, which is not installed; run "
+        f"`pip install ./{part}` in tokendraw's checkout."
     )
-    def test_a_broken_command_is_listed_with_the_reason_and_prints_the_reason_when_called(
-        self, install, monkeypatch, value, source, why
-    ):
-        be_on(monkeypatch, LAPTOP, (NATIVE,))
-        install({"hello": value}, source=source)
-        shown = call("--help")
-        assert shown.exit_code == 0
-        assert list(listed(shown.stdout, "Commands")) == [*OWN]
-        assert broken(shown.stdout) == {"hello": f"acme-tools 1.0: {why}"}
-        called = call("hello", "world", "--loud", "--json")
-        assert called.exit_code == 1
-        message = f"'hello' of acme-tools 1.0 cannot be used: {why}."
-        assert called.stderr.splitlines()[-1] == message
-        assert json.loads(called.stdout) == {"schema_version": 1, "error": message}
-        found = json.loads(call("doctor", "--no-build", "--json").stdout)
-        assert {command["name"]: command["reason"] for command in found["commands"]} == {
-            "bench": None,
-            "check": None,
-            "hello": why,
-            "new": None,
-        }
-        problem = f"The command 'hello' of acme-tools 1.0 cannot be used: {why}."
-        assert {"problem": problem, "mend": None} in found["findings"]
-        assert call("list").exit_code == 0
-
-    @pytest.mark.parametrize("name", [*BUILT_IN, *OWNERS])
-    def test_the_names_of_built_in_commands_are_reserved(self, install, name):
-        install({name: "fake_greeting:hello"})
-        owner = OWNERS.get(name, "tokendraw")
-        why = (
-            f"the name {name!r} is reserved for the distribution {owner}, found it in acme-tools 1.0; "
-            "rename the entry point"
-        )
-        assert reason(name) == why
-        shown = call("--help").stdout
-        assert list(listed(shown, "Commands")) == [*OWN]
-        assert broken(shown) == {name: f"acme-tools 1.0: {why}"}
-        assert call(name, "--help").stdout.startswith(f"Usage: tokendraw {name} ")
-        assert "fake_greeting" not in sys.modules
-
-    def test_a_name_claimed_twice_is_not_used(self, install):
-        install({"hello": "fake_greeting:hello"})
-        install({"hello": "fake_greeting:both"}, name="other-tools", version="2.0")
-        why = "the name 'hello' is claimed by acme-tools 1.0 and other-tools 2.0; uninstall one of them"
-        assert [c.reason for c in installed_commands() if c.name == "hello"] == [why, why]
-        result = call("hello", "world")
-        assert (result.exit_code, result.stderr) == (
-            1,
-            f"'hello' of acme-tools 1.0 cannot be used: {why}.\n",
-        )
-
-    def test_a_name_beyond_any_shell_is_refused(self, install):
-        install({"Hello World": "fake_greeting:hello"})
-        assert reason("Hello World") == (
-            "its name needs at most 64 lowercase letters and digits, a letter first, with single hyphens between "
-            "them, found 'Hello World'; rename the entry point"
-        )
-
-    def test_a_copy_further_on_the_path_is_no_rival(self, install):
-        install({"hello": "fake_greeting:hello"})
-        install({"hello": "fake_greeting:both"}, version="2.0")
-        assert reason() is None
-        assert call("hello", "hello", "world").stdout == "hello world\n"
-
-
-class TestACommandWhoseDistributionIsMissing:
-    @pytest.mark.parametrize(("name", "part"), [("check", "testing"), ("new", "testing"), ("bench", "bench")])
-    def test_a_missing_distribution_is_named_with_the_command_to_install(self, core_alone, name, part):
-        message = (
-            f"{name!r} needs the distribution tokendraw-{part}, which is not installed; run "
-            f"`pip install ./{part}` in tokendraw's checkout."
-        )
-        result = call(name, "native", "--quick", "--jobs", 2)
-        assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"{message}\n")
-        result = call(name, "native", "--json")
-        assert (result.exit_code, result.stderr) == (1, f"{message}\n")
-        assert json.loads(result.stdout) == {"schema_version": 1, "error": message}
-        assert " ".join(call(name, "--help").stdout.split()).count(message) == 1
-
-    def test_help_lists_the_missing_command(self, core_alone):
-        commands = listed(call("--help").stdout, "Commands")
-        assert list(commands) == [*OWN]
-        assert {name: commands[name] for name in OWNERS} == {
-            name: f"Needs {owner}, which is not installed." for name, owner in OWNERS.items()
-        }
-
-    def test_an_unknown_distribution_may_not_bring_the_command(self, core_alone, install):
-        install({"check": "fake_greeting:hello"})
-        assert call("check", "world").stderr.startswith("'check' needs the distribution tokendraw-testing")
-
-
-class TestWithoutKitAndBench:
-    """An environment after ``pip install ./core ./plugins/native``."""
-
-    @staticmethod
-    def run(folder, *arguments):
-        environ = {name: text for name, text in os.environ.items() if not name.startswith("TOKENDRAW_")}
-        return subprocess.run(
-            [sys.executable, "-m", "tokendraw", *arguments],
-            capture_output=True,
-            encoding="utf-8",
-            timeout=120,
-            check=False,
-            cwd=folder,
-            env=environ | {"PYTHONPATH": str(CORE_ALONE)},
-        )
-
-    @pytest.mark.parametrize(
-        "arguments",
-        [
-            ("list",),
-            ("show", "native"),
-            ("resolve", "--explain"),
-            ("doctor",),
-            ("sample", "logits.npy", *NATIVE_ON_CPU),
-            ("generate", "The import", "-n", "2", *NATIVE_ON_CPU),
-        ],
-        ids=lambda arguments: arguments[0],
-    )
-    @pytest.mark.fast_first
-    def test_the_commands_of_the_core_work(self, tmp_path, arguments):
-        np.save(tmp_path / "logits.npy", np.zeros((2, 5), np.float32))
-        result = self.run(tmp_path, *arguments)
-        assert result.returncode == 0, result.stderr
-        assert result.stdout
+    result = call(name, "native", "--quick", "--jobs", 2)
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"{message}\n")
+    assert json.loads(call(name, "native", "--json").stdout) == {"schema_version": 1, "error": message}
+    assert " ".join(call(name, "--help").stdout.split()).count(message) == 1
+    assert list(listed()) == OWN
+    assert listed()[name] == f"Needs tokendraw-{part}, which is not installed."
 
 
 WITHOUT_DOCSTRINGS = """
@@ -344,3 +207,21 @@ def test_without_docstrings_every_command_says_what_it_does():
     assert rule in results["list"][1]
     assert f"summary       {rule}" in results["show p_less"][1]
     assert re.search(r"^threads  +\w", results["check --list"][1], re.MULTILINE)
+
+
+def test_the_commands_of_the_core_work_without_kit_and_bench(tmp_path):
+    """An environment after ``pip install ./core ./plugins/native``."""
+    np.save(tmp_path / "logits.npy", np.zeros((2, 5), np.float32))
+    lines = [("list",), ("show", "native"), ("resolve", "--explain"), ("doctor", "--no-build")]
+    lines += [("sample", "logits.npy", *NATIVE_ON_CPU), ("generate", "The import", "-n", "2", *NATIVE_ON_CPU)]
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_DOCSTRINGS.replace("lines = ", f"lines = {lines} or ")],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(CORE_ALONE)},
+    )
+    results = json.loads(run.stdout)
+    assert {code for code, _ in results.values()} == {0}
+    assert all(output for _, output in results.values())

@@ -9,309 +9,154 @@ from pathlib import Path
 import pytest
 
 import tokendraw
-from command_line import BOOM, FUTURE, OFF, be_on, call
+from command_line import BOOM, FUTURE, OFF, be_on, call, screen
 from fake_candidates import FLASHINFER, H100, LAPTOP, NATIVE
 from fake_dists import EVERYTHING, fake_dists, place, plugin
-from tokendraw import Need, operations
 from tokendraw.backends import machine as _host
-from tokendraw.backends.resolution.decide import assess
 from tokendraw.cli import doctor as _doctor
 from tokendraw.plugin import Release, Upstream
-from tokendraw.resolution import decide
-
-SAMPLE = operations.find_operation("sample")
-VERSIONS = {"torch": "2.13.0+cpu"}
-AROUND = [
-    {"name": name, "installed": VERSIONS.get(name), "needed": "", "needed_by": "", "fits": True}
-    for name in ("torch", "triton", "numpy", "safetensors")
-]
-TOP = (
-    f"tokendraw      {tokendraw.__version__}\n"
-    f"python         {platform.python_version()} ({platform.python_implementation()})\n"
-    "platform       Linux-6.1-x86_64\n"
-)
-LIBRARIES = (
-    "\n"
-    "libraries\n"
-    "  name         installed\n"
-    "  torch        2.13.0+cpu\n"
-    "  triton       no\n"
-    "  numpy        no\n"
-    "  safetensors  no\n"
-)
-
-
-ORIGINS = [
-    {"name": "tokendraw", "path": "/site/tokendraw", "beside_core": True},
-    {"name": "native", "path": "/site/tokendraw_native", "beside_core": True},
-]
-PLACES = "\norigins\n  tokendraw  /site/tokendraw\n  native     /site/tokendraw_native\n"
 
 
 @pytest.fixture
 def on(monkeypatch, tmp_path):
     """``on(host, candidates)``: the examined machine, without a configuration file."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setattr(platform, "platform", lambda: "Linux-6.1-x86_64")
-    monkeypatch.setattr(_doctor, "installed_version", VERSIONS.get)
-    monkeypatch.setattr(_doctor, "origins", lambda candidates: ORIGINS)
     monkeypatch.setattr(_doctor, "engines", list)
     monkeypatch.setattr(_doctor, "installed_commands", tuple)
+    monkeypatch.setattr(
+        _doctor, "origins", lambda candidates: [{"name": "tokendraw", "path": "/site/tokendraw"}]
+    )
 
     def set_up(host, candidates):
-        def build(names, *, verbose):
-            choice = tokendraw.resolution.read_settings().choice()
-            chosen = {
-                name: decide(candidates, host, operations.find_operation(name).need(), choice, operation=name)
-                for name in names
-            }
-            return None, {
-                name: {
-                    **_doctor._NOT_BUILT,
-                    "chosen": resolution.chosen,
-                    "warnings": resolution.untested,
-                    "culprit": None,
-                }
-                for name, resolution in chosen.items()
-            }
-
-        be_on(monkeypatch, host, candidates)
+        be_on(monkeypatch, host, tuple(candidates))
         monkeypatch.setattr(_host, "detect_host", lambda device=None: host)
-        monkeypatch.setattr(_doctor, "build", build)
 
     return set_up
 
 
-def refusing(message):
-    def resolve():
-        raise tokendraw.SamplerUnavailableError(message)
-
-    return resolve
+def in_json():
+    result = call("doctor", "--no-build", "--json")
+    found = json.loads(result.stdout)
+    assert (result.stderr, result.exit_code) == ("", 0 if found["chosen"] else 1)
+    return found
 
 
 def test_everything_wrong_comes_with_the_command_that_mends_it(on, monkeypatch):
-    absent = replace(FLASHINFER, upstream_version=None)
-    on(H100, (NATIVE, absent, BOOM, FUTURE, OFF))
+    on(H100, (NATIVE, replace(FLASHINFER, upstream_version=None), BOOM, FUTURE, OFF))
+    monkeypatch.setattr(platform, "platform", lambda: "Linux-6.1-x86_64")
+    monkeypatch.setattr(_doctor, "installed_version", {"torch": "2.13.0+cpu"}.get)
     monkeypatch.setenv("TOKENDRAW_DISABLE", "off")
     monkeypatch.setenv("TOKENDRAW_SAMPLR", "native")
-    result = call("doctor")
-    assert result.stdout == (
-        TOP.replace("tokendraw      ", "tokendraw          ")
-        .replace("python         ", "python             ")
-        .replace("platform       ", "platform           ")
-        + "device             cuda (H100), compute capability 9.0, 132 SMs\n"
-        "configuration      no file\n"
-        "TOKENDRAW_DISABLE  off\n"
-        "TOKENDRAW_SAMPLR   native\n" + LIBRARIES + "\n"
-        "upstreams\n"
-        "  name               installed  needed        tested                     what would change\n"
-        "  flashinfer-python  no         >=0.6.7,<0.8  0.6.11.post2, 0.7.2.post1  unknown\n"
-        "\n"
-        "samplers\n"
-        "  name        state         priority  version  what it does, or why it cannot\n"
-        "  native      available     0         0.1.0\n"
-        "  flashinfer  unavailable   80        0.1.0    needs flashinfer-python >=0.6.7,<0.8, found it not "
-        "installed; run `pip install 'flashinfer-python>=0.6.7,<0.8'`\n"
-        "  future      incompatible  10        9.9      needs plugin API 99, found 1; upgrade tokendraw\n"
-        "  boom        broken                  2.0      loading 'boom:plugin' raised ImportError: cannot "
-        "import name 'kernels' [see the notes] from 'boom_kernels', which is a long story\n"
-        "  off         disabled                1.0      switched off by TOKENDRAW_DISABLE\n" + PLACES + "\n"
-        "findings\n"
-        "  1.  'TOKENDRAW_SAMPLR' is no variable of tokendraw, the nearest known one is 'TOKENDRAW_SAMPLER'. "
-        "Correct it, or unset it.\n"
-        "  2.  'flashinfer' is unavailable: needs flashinfer-python >=0.6.7,<0.8, found it not installed.\n"
-        "      pip install 'flashinfer-python>=0.6.7,<0.8'\n"
-        "  3.  'future' is incompatible: needs plugin API 99, found 1; upgrade tokendraw.\n"
-        "      pip install --upgrade ./core (in tokendraw's checkout)\n"
-        "  4.  'boom' is broken: loading 'boom:plugin' raised ImportError: cannot import name 'kernels' [see "
-        "the notes] from 'boom_kernels', which is a long story.\n"
-        "      pip install --upgrade boom-tokendraw (or switch it off: export TOKENDRAW_DISABLE=off,boom)\n"
-        "\n"
-        "A program gets native here.\n"
-    )
+    result = call("doctor", "--no-build")
+    assert result.stdout == screen("everything wrong comes with the command that mends it")
     assert (result.stderr, result.exit_code) == ("", 0)
 
 
+RIVALS = [replace(BOOM, distribution=f"{name}-tokendraw") for name in "ab"]
+UPGRADE_BOOM = "pip install --upgrade boom-tokendraw (or switch it off: export TOKENDRAW_DISABLE=boom)"
+FAULTS = {
+    "a malformed setting": (
+        ("STRICT=maybe", LAPTOP, NATIVE),
+        None,
+        [
+            (
+                "'TOKENDRAW_STRICT' needs 0, 1, false or true, found 'maybe'. Set one of these, or unset it.",
+                None,
+            )
+        ],
+    ),
+    "a warning in strict mode": (
+        ("STRICT=1", LAPTOP, NATIVE, BOOM),
+        None,
+        [("'boom' was passed over: ", None), ("'boom' is broken: ", UPGRADE_BOOM)],
+    ),
+    "nothing installed": (("", LAPTOP), None, [("No plugin can serve the operation 'sample' on cpu", None)]),
+    "nothing that serves all": (
+        ("", H100, FLASHINFER),
+        "flashinfer",
+        [("No installed plugin serves greedy rows, seeded rows, ", None)],
+    ),
+    "an untested library": (
+        ("", H100, NATIVE, replace(FLASHINFER, upstream_version="0.7.9")),
+        "flashinfer",
+        [("'flashinfer' needs flashinfer-python >=0.6.7,<0.8 and was tested with ", None)],
+    ),
+    "a library out of range": (
+        ("", H100, NATIVE, replace(FLASHINFER, upstream_version="0.5")),
+        "native",
+        [("'flashinfer' is unavailable: ", "pip install 'flashinfer-python>=0.6.7,<0.8'")],
+    ),
+    "a plugin for another machine": (("", LAPTOP, NATIVE, FLASHINFER), "native", []),
+    "an older API": (
+        ("", H100, NATIVE, replace(FUTURE, info=replace(FUTURE.info, api_version=0))),
+        "native",
+        [("'future' is incompatible: ", "pip install --upgrade future-tokendraw")],
+    ),
+    "a squatter": (
+        ("", H100, NATIVE, replace(BOOM, name="aiter")),
+        "native",
+        [("'aiter' is broken: ", "pip uninstall boom-tokendraw")],
+    ),
+    "rivals": (
+        ("", H100, NATIVE, *RIVALS),
+        "native",
+        [("'boom' is broken: ", "pip uninstall b-tokendraw (or pip uninstall a-tokendraw)")],
+    ),
+    "a missing module": (
+        (
+            "",
+            H100,
+            NATIVE,
+            replace(BOOM, reason="raised ModuleNotFoundError: No module named 'acme_kernels'"),
+        ),
+        "native",
+        [("'boom' is broken: ", "export TOKENDRAW_DISABLE=boom")],
+    ),
+}
+"""Of each fault: a setting, the machine and its plugins; who is chosen; beginnings of problems, and what mends them."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_has_a_sentence_and_its_command(on, fault, monkeypatch):
+    (setting, host, *candidates), chosen, findings = FAULTS[fault]
+    on(host, candidates)
+    if setting:
+        monkeypatch.setenv(*f"TOKENDRAW_{setting}".split("="))
+    found = in_json()
+    assert found["chosen"] == chosen
+    assert [
+        (f["problem"][: len(begin)], f["mend"])
+        for f, (begin, _) in zip(found["findings"], findings, strict=True)
+    ] == findings
+
+
 STORED = "weights that were packed and stored have to be packed again"
-TABLE = (
-    Release("0", "packs no layout", "pack_sm90_w4", refused=True),
-    Release("0.6.10", "packs layout v1", "pack_sm90_w4", change=STORED),
-    Release("0.6.18", "packs layout v2", "pack_sm90_w4", change=STORED),
-)
-
-
-def with_library(installed, **fields):
-    library = Upstream(
-        "flashinfer-python", ">=0.6.7,<0.8", **({"tested": ("0.7.2.post1",), "releases": TABLE} | fields)
-    )
-    return replace(FLASHINFER, info=replace(FLASHINFER.info, upstream=library), upstream_version=installed)
 
 
 @pytest.mark.parametrize(
     ("installed", "effect"),
     [
-        ("0.6.9", f"0.7.2.post1 packs layout v2 where 0.6.9 packs no layout: {STORED}"),
         ("0.6.17+cu130", f"0.7.2.post1 packs layout v2 where 0.6.17+cu130 packs layout v1: {STORED}"),
         ("0.7.1", "nothing that is known; this version is untested"),
         ("nightly", "unknown"),
     ],
 )
 def test_an_upstream_says_what_the_newest_tested_version_would_change(on, installed, effect):
-    on(H100, (NATIVE, with_library(installed)))
-    assert checkup_in_json(exit_code=0)["upstreams"] == [
-        {
-            "name": "flashinfer-python",
-            "plugin": "flashinfer",
-            "installed": installed,
-            "needed": ">=0.6.7,<0.8",
-            "tested": ["0.7.2.post1"],
-            "would_change": effect,
-        }
+    table = [
+        Release(since, f"packs layout v{i}", change=STORED) for i, since in enumerate(("0.6.10", "0.6.18"), 1)
     ]
-
-
-def test_with_nothing_installed_it_exits_with_1(on, monkeypatch):
-    on(LAPTOP, ())
-    monkeypatch.setattr(tokendraw, "resolve", refusing("No sampler [at all] can serve. Install one."))
-    result = call("doctor")
-    assert "\nsamplers\n  none\n" in result.stdout
-    assert result.stdout.endswith(
-        "\nfindings\n  1.  No sampler [at all] can serve. Install one.\n\nA program gets no sampler here.\n"
-    )
-    assert result.exit_code == 1
-
-
-def checkup_in_json(*, exit_code):
-    result = call("doctor", "--json")
-    assert (result.stderr, result.exit_code) == ("", exit_code)
-    return json.loads(result.stdout)
-
-
-def test_json_is_complete(on, monkeypatch):
-    on(LAPTOP, (NATIVE,))
-    monkeypatch.setenv("TOKENDRAW_PRIORITY", "native")
-    candidates = json.loads(call("list", "--json").stdout)["candidates"]
-    checkup = checkup_in_json(exit_code=0)
-    assert checkup == {
-        "schema_version": 1,
-        "error": None,
-        "tokendraw": tokendraw.__version__,
-        "python": f"{platform.python_version()} ({platform.python_implementation()})",
-        "platform": "Linux-6.1-x86_64",
-        "libraries": AROUND,
-        "upstreams": [],
-        "engines": [],
-        "commands": [],
-        "host": {
-            "device_type": "cpu",
-            "name": "",
-            "compute_capability": None,
-            "rocm_arch": None,
-            "sm_count": None,
-            "cuda_version": None,
-        },
-        "settings": {"variables": {"TOKENDRAW_PRIORITY": "native"}, "config": None},
-        "candidates": candidates,
-        "origins": ORIGINS,
-        "chosen": "native",
-        "operations": {"sample": "native"},
-        "builds": {
-            "sample": {
-                "chosen": "native",
-                "companion": None,
-                "partial_companion": None,
-                "seconds": 0.0,
-                "error": None,
-                "rejections": {},
-            }
-        },
-        "heavy_imports": {},
-        "findings": [],
-    }
-
-
-def test_a_malformed_setting_is_a_finding(on, monkeypatch):
-    on(LAPTOP, (NATIVE,))
-    monkeypatch.setenv("TOKENDRAW_STRICT", "maybe")
-    checkup = checkup_in_json(exit_code=1)
-    assert checkup["findings"] == [
-        {
-            "problem": "'TOKENDRAW_STRICT' needs 0, 1, false or true, found 'maybe'. Set one of these, or unset it.",
-            "mend": None,
-        }
-    ]
-    assert checkup["chosen"] is None
-
-
-def test_strict_mode_leaves_no_sampler_where_there_is_a_warning(on, monkeypatch):
-    on(LAPTOP, (NATIVE, BOOM))
-    monkeypatch.setenv("TOKENDRAW_STRICT", "1")
-    checkup = checkup_in_json(exit_code=1)
-    assert [finding["problem"].split(": ")[0] for finding in checkup["findings"]] == [
-        "'boom' was passed over",
-        "'boom' is broken",
-    ]
-
-
-def test_without_native_what_nothing_serves_is_a_finding(on):
-    on(H100, (FLASHINFER,))
-    problem = checkup_in_json(exit_code=0)["findings"][-1]["problem"]
-    assert problem.startswith("No installed plugin serves ")
-    for missing in ("greedy rows", "seeded rows", "the operation 'score'"):
-        assert missing in problem
-    assert problem.endswith("; run `pip install ./plugins/native` in tokendraw's checkout.")
-
-
-def test_an_untested_upstream_version_is_a_finding(on):
-    on(H100, (NATIVE, replace(FLASHINFER, upstream_version="0.7.9")))
-    (warning,) = tokendraw.resolve().warnings
-    assert "0.7.9" in warning
-    assert checkup_in_json(exit_code=0)["findings"] == [{"problem": warning, "mend": None}]
-
-
-OUTSIDE = assess(replace(FLASHINFER, upstream_version="0.5"), SAMPLE, H100, Need())
-RIVALS = [replace(BOOM, distribution=f"{name}-tokendraw") for name in "abc"]
-MISSING = replace(BOOM, reason="raised ModuleNotFoundError: No module named 'acme_kernels'")
-
-
-@pytest.mark.parametrize(
-    ("candidates", "mends"),
-    [
-        ([replace(OUTSIDE, reason="needs a cuda device, found cpu")], []),
-        ([OUTSIDE], ["pip install 'flashinfer-python>=0.6.7,<0.8'"]),
-        (
-            [replace(FUTURE, info=replace(FUTURE.info, api_version=0))],
-            ["pip install --upgrade future-tokendraw"],
-        ),
-        ([replace(BOOM, name="aiter")], ["pip uninstall boom-tokendraw"]),
-        (RIVALS[:2], ["pip uninstall b-tokendraw (or pip uninstall a-tokendraw)"]),
-        ([MISSING], ["export TOKENDRAW_DISABLE=boom"]),
-    ],
-    ids=[
-        "another machine",
-        "a library out of range",
-        "an older API",
-        "a squatter",
-        "rivals",
-        "a missing module",
-    ],
-)
-def test_each_state_has_its_command(on, candidates, mends):
-    on(H100, (NATIVE, *candidates))
-    found = checkup_in_json(exit_code=0)["findings"]
-    assert [finding["mend"] for finding in found if finding["mend"]] == mends
+    library = Upstream("flashinfer-python", ">=0.6.7,<0.8", ("0.7.2.post1",), releases=tuple(table))
+    info = replace(FLASHINFER.info, upstream=library)
+    on(H100, (NATIVE, replace(FLASHINFER, info=info, upstream_version=installed)))
+    assert [upstream["would_change"] for upstream in in_json()["upstreams"]] == [effect]
 
 
 def test_a_plugin_that_came_from_a_folder_is_not_upgraded_from_an_index(on, dists):
     on(LAPTOP, (NATIVE, replace(BOOM, reason="it is old")))
     (folder,) = dists.add("boom-tokendraw").glob("*.dist-info")
     (folder / "direct_url.json").write_text('{"url": "file:///home/ada/boom", "dir_info": {}}')
-    assert checkup_in_json(exit_code=0)["findings"] == [
-        {
-            "problem": "'boom' is broken: it is old. It was installed from '/home/ada/boom': mend it there.",
-            "mend": "export TOKENDRAW_DISABLE=boom",
-        }
-    ]
+    problem = "'boom' is broken: it is old. It was installed from '/home/ada/boom': mend it there."
+    assert in_json()["findings"] == [{"problem": problem, "mend": "export TOKENDRAW_DISABLE=boom"}]
 
 
 def test_a_plugin_that_calls_itself_native_from_elsewhere_is_shown_and_told_of(dists):

@@ -1,38 +1,36 @@
-"""``--json`` of every command: one object with a version and the error, after every kind of error."""
+"""``--json`` of every command: one object, with the keys of json_keys.txt."""
 
 import json
+import re
+from pathlib import Path
 
 import click
 import numpy as np
 import pytest
 
-import tokendraw
-from command_line import NATIVE_ON_CPU, OFF, be_on, call
+from command_line import ARGUMENTS, NATIVE_ON_CPU, OFF, be_on, call
 from fake_candidates import FLASHINFER, LAPTOP
 from fake_dists import EVERYTHING, plugin
-from tokendraw import operations
-from tokendraw.backends.discovery import entry_points
-from tokendraw.backends.discovery import settings as _settings
 from tokendraw.cli import drawing as _drawing
 from tokendraw.cli import main
 
-ROOT = click.Context(main)
-COMMANDS = {name: main.get_command(ROOT, name) for name in main.list_commands(ROOT)}
-ARGUMENTS = {
-    "list": (),
-    "show": ("native",),
-    "resolve": (),
-    "doctor": ("--no-build",),
-    "check": ("native", "--device", "cpu", "--quick", "--only", "+inf is drawn evenly"),
-    "bench": (
-        *("--device", "cpu", "--batch", "1", "--vocab-size", "128"),
-        *("--filters", "none", "--repeats", "3"),
-    ),
-    "sample": ("logits.npy", *NATIVE_ON_CPU),
-    "generate": ("The", "-n", "2", *NATIVE_ON_CPU),
-    "new": ("acme", "acme-tokendraw"),
+TABLE = Path(__file__).parent / "json_keys.txt"
+NATIVE = ("native", "--device", "cpu")
+LINES = {
+    **ARGUMENTS,
+    "show of a filter": ("p_less",),
+    "sample with logprobs": ("logits.npy", *NATIVE_ON_CPU, "--logprobs", "1"),
+    "check of a filter": ("--filter", "p_less", *NATIVE, "--quick", "--only", "reach"),
+    "check of a random case": (*NATIVE, "--quick", "--operation", "sample", "--fuzz-case", "0:1"),
+    "check of kept sets": (*NATIVE, "--kept-sets", "--fuzz-case", "0:1"),
+    "check without a run": ("--list", "--only", "sync-free"),
+    "check of no filter": ("--filter", "p_less", "--list"),
 }
-"""Arguments that each command succeeds with."""
+"""Command lines whose object is in the table, behind the words for them, of which the first is the command."""
+ELSEWHERE = {"host": "resolve", "candidates": "list", "candidate": "list", "resolution": "resolve"}
+"""Objects of several commands, with the one whose keys the table has."""
+BY_NAME = {"cases", "choice", "counts", "heavy_imports", "need", "operations", "params", "variables"}
+"""Objects whose keys are names of operations, fields or variables."""
 
 
 @pytest.fixture(autouse=True)
@@ -41,92 +39,32 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("logits.npy", np.zeros((2, 5), np.float32))
     monkeypatch.setattr(_drawing, "documentation", lambda: ["The cat sat on the mat."])
-    return tmp_path
 
 
-def bad_value(parameter):
-    """A value refused by the type of an option; None for a type that takes any text."""
-    if isinstance(parameter.type, (click.Choice, click.types.IntParamType, click.types.FloatParamType)):
-        return "?"
-    return {"operation": "?", "fuzz_case": "?", "folder": "not-there", "output": "."}.get(parameter.name)
+def keys(command, value, path=""):
+    """The keys of each object, by the path to it; of a list's objects those of the first."""
+    if isinstance(value, list):
+        value = value[0] if value else None
+    name = path.rpartition(".")[2]
+    if isinstance(value, dict) and value and name not in BY_NAME and ELSEWHERE.get(name, command) == command:
+        yield f"{path}: {' '.join(value)}".removeprefix(": ")
+        for key, inner in value.items():
+            yield from keys(command, inner, f"{path}.{key}".removeprefix("."))
 
 
-def usage_errors():
-    """Every command with every argument refused by click."""
-    for name, command in COMMANDS.items():
-        yield name, (*ARGUMENTS[name], "--no-such-option")
-        yield name, (*ARGUMENTS[name], "one", "too", "many")
-        required = [p for p in command.params if isinstance(p, click.Argument)]
-        if required:
-            yield name, ()
-        for parameter in command.params:
-            if isinstance(parameter, click.Option) and (value := bad_value(parameter)) is not None:
-                yield name, (*ARGUMENTS[name], parameter.opts[0], value)
+@pytest.mark.parametrize("words", LINES)
+def test_the_object_of_a_command_has_the_keys_of_the_table(words):
+    name = words.split()[0]
+    found = json.loads(call(name, *LINES[words], "--json").stdout)
+    assert (found["schema_version"], found["error"]) == (1, None)
+    (section,) = re.findall(
+        rf"^\[{words}\]\n(.*?)\n\n", TABLE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert [*keys(name, found)] == section.splitlines()
 
 
-def error_in_json(*arguments):
-    """JSON of a call with ``--json``, after a check that a call without has the same exit code and stderr."""
-    plain, in_json = call(*arguments), call(*arguments, "--json")
-    assert (in_json.exit_code, in_json.stderr) == (plain.exit_code, plain.stderr)
-    assert in_json.exit_code != 0
-    output = json.loads(in_json.stdout)
-    assert output["schema_version"] == 1
-    return output, plain.stderr
-
-
-def test_every_command_is_looked_at():
-    assert list(ARGUMENTS) == list(COMMANDS)
-
-
-@pytest.mark.parametrize("name", [name for name in ARGUMENTS if name != "check"])
-@pytest.mark.fast_first
-def test_a_result_has_a_version_and_no_error(name):
-    result = call(name, *ARGUMENTS[name], "--json")
-    output = json.loads(result.stdout)
-    assert (result.exit_code, list(output)[:2]) == (0, ["schema_version", "error"])
-    assert (output["schema_version"], output["error"]) == (1, None)
-    assert len(output) > 2
-
-
-@pytest.mark.parametrize(("name", "arguments"), [*usage_errors()], ids=str)
-def test_a_usage_error_is_an_object(name, arguments):
-    output, stderr = error_in_json(name, *arguments)
-    assert list(output) == ["schema_version", "error"]
-    assert stderr.endswith(f"\nError: {output['error']}\n")
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_usage_error_before_the_option_is_an_object(name):
-    result = call(name, "--no-such-option", "--json")
-    assert result.exit_code == 2
-    assert json.loads(result.stdout)["error"].startswith("No such option '--no-such-option'.")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (("--json",), "No such option '--json'. Did you mean '--version'?"),
-        (("--json", "list"), "No such option '--json'. Did you mean '--version'?"),
-        (("drwa", "--json"), "No such command 'drwa'."),
-        (("list", "--json=1"), "Option '--json' does not take a value."),
-    ],
-    ids=str,
-)
-def test_an_error_before_any_command_is_known_is_an_object(arguments, error):
-    result = call(*arguments)
-    assert (json.loads(result.stdout), result.exit_code) == ({"schema_version": 1, "error": error}, 2)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_malformed_setting_is_an_object(name, monkeypatch):
-    if name == "doctor":  # which finds it, and goes on
-        return
-    monkeypatch.setenv("TOKENDRAW_STRICT", "perhaps")
-    output, stderr = error_in_json(name, *ARGUMENTS[name])
-    assert list(output) == ["schema_version", "error"]
-    assert stderr == f"{output['error']}\n"
-    assert output["error"].startswith("'TOKENDRAW_STRICT' needs ")
-    assert call(name, *ARGUMENTS[name]).exit_code == 2
+def test_the_table_has_every_command():
+    assert {words.split()[0] for words in LINES} == set(main.list_commands(click.Context(main)))
 
 
 class TestAResultThatIsAnError:
@@ -135,7 +73,7 @@ class TestAResultThatIsAnError:
     @pytest.mark.parametrize("candidates", [(), (FLASHINFER, OFF)])
     def test_list(self, monkeypatch, candidates):
         be_on(monkeypatch, LAPTOP, candidates)
-        output, _ = self.error_of("list")
+        output = self.error_of("list")
         assert len(output["candidates"]) == len(candidates)
         assert output["error"] == (
             "No installed sampler can serve the operation 'sample' here. Read the reasons of the candidates."
@@ -145,48 +83,24 @@ class TestAResultThatIsAnError:
 
     def test_doctor(self, monkeypatch):
         monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
-        output, _ = self.error_of("doctor")
+        output = self.error_of("doctor")
         assert (output["error"], output["chosen"]) == ("A program gets no sampler here.", None)
 
     def test_check(self, dists):
         dists.add_plugin("greedy", plugin("greedy", capabilities=EVERYTHING))
         options = ("--device", "cpu", "--quick", "--only", "distribution", "--jobs", "1")
-        output, _ = self.error_of("check", "greedy", *options)
+        output = self.error_of("check", "greedy", *options)
         assert output["error"] == "0 passed, 1 failed, 0 refused, 0 not run."
 
     def test_bench(self, dists):
         dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("'counter'", "'launch'")))
-        output, _ = self.error_of("bench", *ARGUMENTS["bench"], "--sampler", "acme")
+        output = self.error_of("bench", *ARGUMENTS["bench"][:-1], "acme")
         assert output["error"] == "Nothing could be timed. Read the reasons of the entries."
+        (entry,) = output["cells"][0]["entries"].values()
+        assert (entry["us"], entry["reason"]) == (None, "it does not serve seeded rows")
 
     @staticmethod
     def error_of(*arguments):
         result = call(*arguments, "--json")
         assert result.exit_code == 1
-        return json.loads(result.stdout), result.stderr
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_an_exception_that_nobody_expected_is_an_object_before_its_traceback(name, monkeypatch, capsys):
-    def fail(*arguments, **options):
-        raise ZeroDivisionError("division by zero")
-
-    monkeypatch.setattr(_settings, "read_settings", fail)
-    monkeypatch.setattr(operations, "find_operation", fail)
-    monkeypatch.setattr(entry_points, "find_entry_points", fail)
-    monkeypatch.setattr("tokendraw_testing.commands.new.read_settings", fail)
-    with pytest.raises(ZeroDivisionError):
-        main([name, *ARGUMENTS[name], "--json"], prog_name="tokendraw")
-    assert json.loads(capsys.readouterr().out) == {
-        "schema_version": 1,
-        "error": "ZeroDivisionError: division by zero",
-    }
-
-
-def test_an_interrupt_prints_no_object(monkeypatch):
-    def interrupted(**options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(tokendraw, "discover", interrupted)
-    result = call("list", "--json")
-    assert (result.stdout, result.exit_code) == ("", 130)
+        return json.loads(result.stdout)

@@ -6,21 +6,18 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
-import importlib_metadata
 import pytest
 from click.shell_completion import BashComplete
 
-import tokendraw
 from command_line import call
 from fake_dists import fake_dists, plugin
 from tokendraw.cli import main
 from tokendraw_testing import fake_dist
 
 COMMAND = (sys.executable, "-m", "tokendraw")
-FULL = Path("/dev/full")
-TOKENDRAW = str(Path(sys.executable).with_name("tokendraw"))
 ON_CPU = ("--sampler", "native", "--device", "cpu")
 
 
@@ -45,17 +42,6 @@ def dists(tmp_path, monkeypatch):
         yield distributions
 
 
-def test_the_version_is_printed():
-    result = call("--version")
-    assert result.stdout == f"tokendraw, version {tokendraw.__version__}\n"
-    assert (result.stderr, result.exit_code) == ("", 0)
-
-
-def test_the_installed_script_is_the_same_command():
-    (script,) = importlib_metadata.entry_points(group="console_scripts", name="tokendraw")
-    assert script.load() is main
-
-
 def test_help_lists_every_command_as_a_newcomer_meets_them():
     lines = call("--help").stdout.partition("Commands:\n")[2].splitlines()
     assert lines == [
@@ -71,68 +57,75 @@ def test_help_lists_every_command_as_a_newcomer_meets_them():
     ]
 
 
-@pytest.mark.fast_first
-@pytest.mark.parametrize("command", [["list"], ["show", "native"], ["resolve", "--explain"], ["doctor"]])
-def test_looking_imports_neither_torch_nor_a_backend(command):
-    code = (
-        "import sys\n"
-        "from tokendraw.cli import main\n"
-        f"main({command}, standalone_mode=False)\n"
-        "heavy = {'torch', 'numpy', 'triton', 'safetensors', 'flashinfer', 'aiter', 'hypothesis'}\n"
-        "print('loaded:', sorted(heavy & set(sys.modules)))"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
-    assert result.stdout.splitlines()[-1] == "loaded: []"
+IN_ONE_PROCESS = """
+import json, sys, warnings
+from click.testing import CliRunner
+from tokendraw.cli import main
+
+warnings.simplefilter("ignore")  # torch warns of a missing numpy
+results = []
+for without, line in json.loads(sys.argv[1]):
+    if without:
+        sys.modules[without] = None
+    result = CliRunner().invoke(main, line.split(), prog_name="tokendraw")
+    results.append([line, result.exit_code, result.stderr])
+    if without:
+        del sys.modules[without]
+heavy = {"torch", "numpy", "triton", "safetensors", "flashinfer", "aiter", "hypothesis"}
+print(json.dumps([results, sorted(heavy & set(sys.modules))]))
+"""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["sample", "nofile.npy"], "'nofile.npy' needs to be a file, found nothing there. Check the path."),
-        (["sample", "-", "--top-p", "90"], "'--top-p' needs a number in (0, 1] (1: off), found 90.0."),
-        (["generate", "The", "--top-p", "90"], "'--top-p' needs a number in (0, 1] (1: off), found 90.0."),
-        (["check", "nope"], "'nope' needs to be an installed sampler, found "),
-    ],
-    ids=str,
-)
-@pytest.mark.fast_first
-def test_a_mistake_is_told_before_torch_is_imported(arguments, message):
-    code = (
-        "import sys\nfrom tokendraw.cli import main\n"
-        f"try:\n    main({arguments})\nfinally:\n    print('torch' in sys.modules)"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
-    assert result.stderr.startswith(message)
-    assert result.stdout == "False\n"
+def in_one_process(*lines):
+    """Run command lines in one interpreter: [line, exit code, stderr] of each, and the heavy modules it imported.
+
+    :param lines: pairs of a module that is not installed, or None, and a command line.
+    """
+    command = [sys.executable, "-c", IN_ONE_PROCESS, json.dumps(lines)]
+    return json.loads(subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout)
 
 
+def test_looking_imports_neither_torch_nor_a_backend_and_a_mistake_is_told_before_they_are():
+    lines = [(None, line) for line in ("list", "show native", "resolve --explain", "doctor")]
+    mistakes = {
+        "sample nofile.npy": "'nofile.npy' needs to be a file, found nothing there. Check the path.\n",
+        "sample - --top-p 90": "'--top-p' needs a number in (0, 1] (1: off), found 90.0.\n",
+        "generate The --top-p 90": "'--top-p' needs a number in (0, 1] (1: off), found 90.0.\n",
+        "check nope": "'nope' needs to be an installed sampler, found native. Try: tokendraw list\n",
+    }
+    results, heavy = in_one_process(*lines, *((None, line) for line in mistakes))
+    assert [code for _, code, _ in results] == [0, 0, 0, 0, 1, 2, 2, 1]
+    assert {line: stderr for line, _, stderr in results[4:]} == mistakes
+    assert heavy == []
+
+
+NO_TORCH = "{} needs torch, found it not installed; run `pip install torch`."
 FOR_CHECK = (
     "Checking needs numpy and scipy, found no {}; run `pip install ./testing` in tokendraw's checkout."
 )
-NO_TORCH = "{} needs torch, found it not installed; run `pip install torch`."
 
 
-@pytest.mark.parametrize(
-    ("library", "arguments", "message"),
-    [
-        ("torch", ["generate", "The"], NO_TORCH.format("Drawing")),
-        ("torch", ["sample", "-"], NO_TORCH.format("Drawing")),
-        ("torch", ["bench"], NO_TORCH.format("A sampler")),
-        ("torch", ["check", "native"], NO_TORCH.format("Checking")),
-        ("scipy", ["check", "native"], FOR_CHECK.format("scipy")),
-        ("numpy", ["check", "native"], FOR_CHECK.format("numpy")),
-    ],
-    ids=str,
-)
 @pytest.mark.fast_first
-def test_a_missing_library_is_told_in_one_sentence(library, arguments, message):
-    code = (
-        "import sys, warnings; warnings.simplefilter('ignore')\n"  # torch warns of a missing numpy
-        f"sys.modules[{library!r}] = None\n"
-        f"from tokendraw.cli import main; main({arguments})"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
-    assert (result.stdout, result.stderr, result.returncode) == ("", f"{message}\n", 1)
+@pytest.mark.parametrize(
+    ("library", "messages"),
+    [
+        (
+            "torch",
+            {
+                "generate The": NO_TORCH.format("Drawing"),
+                "sample -": NO_TORCH.format("Drawing"),
+                "bench": NO_TORCH.format("A sampler"),
+                "check native": NO_TORCH.format("Checking"),
+            },
+        ),
+        ("scipy", {"check native": FOR_CHECK.format("scipy")}),
+        ("numpy", {"check native": FOR_CHECK.format("numpy")}),
+    ],
+)
+def test_a_missing_library_is_told_in_one_sentence(library, messages):
+    results, _ = in_one_process(*((library, line) for line in messages))
+    assert {line: stderr.splitlines()[-1] for line, _, stderr in results} == messages
+    assert {code for _, code, _ in results} == {1}
 
 
 @pytest.mark.fast_first
@@ -151,53 +144,35 @@ def test_what_plugins_print_does_not_spoil_json(dists, command):
 def test_a_closed_pipe_ends_the_command_without_a_traceback():
     read, write = os.pipe()
     os.close(read)
+    command = [*COMMAND, "list"]
     try:
-        result = subprocess.run(
-            [*COMMAND, "list"], stdout=write, stderr=subprocess.PIPE, encoding="utf-8", check=False
-        )
+        result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, encoding="utf-8", check=False)
     finally:
         os.close(write)
     assert (result.stderr, result.returncode) == ("", 141)
 
 
-@pytest.mark.fast_first
-@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+FULL = "'stdout' cannot be written to: No space left on device. Write to another place.\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize(
-    "arguments",
+    ("line", "stderr", "status"),
     [
-        ["list"],
-        ["list", "--json"],
-        ["generate", "The", "-n", "2", "--quiet", *ON_CPU],
-        ["--help"],
-        ["--version"],
+        ("list >/dev/full", FULL, 1),
+        ("list --json >/dev/full", FULL, 1),
+        ("--help >/dev/full", FULL, 1),
+        pytest.param("generate The -n 2 -q --device cpu >/dev/full", FULL, 1, marks=pytest.mark.slow),
+        ("show nobody 2>/dev/full", "", 1),
+        ("list >&-", "", 0),
+        ("list 2>&-", "", 0),
+        ("list >&- 2>&-", "", 0),
     ],
 )
-def test_a_full_disk_is_one_line_and_no_traceback(arguments):
-    with FULL.open("wb") as full:
-        result = subprocess.run(
-            [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, encoding="utf-8", check=False
-        )
-    assert result.stderr == (
-        "'stdout' cannot be written to: No space left on device. Write to another place.\n"
-    )
-    assert result.returncode == 1
-
-
-@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
-def test_a_full_disk_behind_stderr_leaves_the_exit_code_alone():
-    with FULL.open("wb") as full:
-        result = subprocess.run(
-            [*COMMAND, "show", "nobody"], stdout=subprocess.PIPE, stderr=full, check=False
-        )
-    assert (result.stdout, result.returncode) == (b"", 1)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX descriptors")
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-@pytest.mark.fast_first
-def test_a_stream_that_is_closed_from_the_start_is_no_error(closed):
-    command = f"{shlex.join([*COMMAND, 'list'])} {closed}"
-    assert subprocess.run(["sh", "-c", command], capture_output=True, check=False).returncode == 0
+def test_a_full_disk_is_one_line_and_a_closed_stream_no_error(line, stderr, status):
+    command = f"{shlex.join(COMMAND)} {line}"
+    result = subprocess.run(["sh", "-c", command], capture_output=True, encoding="utf-8", check=False)
+    assert (result.stderr, result.returncode) == (stderr, status)
 
 
 def heed_interrupts():
@@ -234,16 +209,7 @@ class TestAnInterruptAtStartUp:
         return result.stdout, result.stderr.strip(), result.returncode
 
     @pytest.mark.parametrize(
-        "module",
-        [
-            "click",
-            "tokendraw.cli.app",
-            "tokendraw.cli.drawing",
-            "pluggy",
-            "torch",
-            "torch._C",
-            "tokendraw_native.sampler",
-        ],
+        "module", ["click", "tokendraw.cli.drawing", "torch._C", "tokendraw_native.sampler"]
     )
     @pytest.mark.fast_first
     def test_it_ends_with_130_wherever_it_comes(self, module):
@@ -253,21 +219,6 @@ class TestAnInterruptAtStartUp:
     def test_an_import_that_swallows_it_changes_nothing(self, becomes):
         then = f'exec("try: os.kill(os.getpid(), 2); time.sleep(9)\\nexcept BaseException: {becomes}")'
         assert self.interrupted("torch", then) == ("", "", 130)
-
-    def test_an_error_that_a_library_makes_of_it_is_not_reported(self, monkeypatch):
-        """Outside of imports too, an interrupt among the causes counts."""
-
-        def interrupt(**arguments):
-            try:
-                raise KeyboardInterrupt
-            except KeyboardInterrupt as error:
-                raise tokendraw.SamplerUnavailableError(
-                    "Drawing needs torch, found it not installed."
-                ) from error
-
-        monkeypatch.setattr(tokendraw, "discover", interrupt)
-        result = call("list")
-        assert (result.stdout, result.stderr, result.exit_code) == ("", "\n", 130)
 
 
 @pytest.mark.slow
@@ -298,14 +249,10 @@ def test_an_interrupt_exits_with_130_and_no_traceback():
     [
         (("ch",), ["check"]),
         (("sample", "--logprobs-mode", "raw_"), ["raw_logprobs", "raw_logits"]),
-        (("generate", "The", "--sampler", "nat"), ["native"]),
         (("check", "nat"), ["native"]),
-        (("show", "nat"), ["native"]),
         (("bench", "--sampler", "nat"), ["native"]),
         (("bench", "--op", "proc"), ["process_logits"]),
-        (("bench", "--gumbel-dtype", ""), ["fp32", "fp64"]),
         (("bench", "--verify-m"), ["--verify-mode"]),
-        (("check", "--lis"), ["--list"]),
     ],
 )
 def test_commands_options_and_samplers_are_completed(words, completions):
@@ -330,31 +277,45 @@ def test_output_that_the_encoding_cannot_hold_is_escaped(dists):
 
 
 @pytest.fixture
-def on_a_terminal(terminal):
-    """``on_a_terminal(*arguments, columns=40)``: stdout and stderr of the command together."""
+def terminal():
+    """Return ``terminal(run)``: the terminal output of ``run(descriptor)``, and its result."""
+    pty = pytest.importorskip("pty", reason="needs a POSIX terminal")
 
-    def run(*arguments, columns=40):
-        environment = os.environ | {"COLUMNS": str(columns), "TERM": "dumb"}
-        command = [*COMMAND, *arguments]
+    def watched(run):
+        ours, theirs = pty.openpty()
+        parts = []
+
+        def watch():
+            while "the end" not in "".join(parts):
+                parts.append(os.read(ours, 4096).decode())
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        result = run(theirs)
+        os.write(theirs, b"the end")
+        watching.join()
+        os.close(ours)
+        os.close(theirs)
+        return "".join(parts).removesuffix("the end"), result
+
+    return watched
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX terminal")
+class TestOnATerminal:
+    @staticmethod
+    def written(terminal, *command, **variables):
+        """Stdout and stderr of a program of this interpreter, together."""
+        environ = os.environ | {"TERM": "xterm", "COLUMNS": "80"} | variables
 
         def on(ours):
-            return subprocess.run(command, stdout=ours, stderr=ours, env=environment, timeout=60, check=True)
+            command_line = [sys.executable, *command]
+            return subprocess.run(command_line, stdout=ours, stderr=ours, env=environ, timeout=60, check=True)
 
-        written, _ = terminal(on)
-        return written.replace("\r\n", "\n")
+        return terminal(on)[0].split("\r\n")
 
-    return run
-
-
-class TestOnATerminal:
-    @pytest.mark.slow
-    def test_text_streams_as_it_is_printed_in_a_pipe(self, on_a_terminal):
-        arguments = ("generate", "The import statement", "--seed", "7", "--quiet", "--top-k", "5", *ON_CPU)
-        written = on_a_terminal(*arguments)
-        assert written[written.index("The import") :] == run(*arguments).stdout
-
-    def test_a_table_takes_the_width_of_the_terminal(self, on_a_terminal):
-        lines = on_a_terminal("show", "native", columns=80).splitlines()
+    def test_a_table_takes_the_width_of_the_terminal(self, terminal):
+        lines = self.written(terminal, "-m", "tokendraw", "show", "native", TERM="dumb")
         assert max(map(len, lines)) <= 80
         assert any("device types" in line for line in lines)
 
@@ -365,18 +326,9 @@ class TestOnATerminal:
             "import click, time, warnings; from tokendraw.commands import progress, progress_bar\n"
             f"with {work}:\n    time.sleep(0.3); click.echo('a warning', err=True); print('by a plugin')"
         )
-        environ = os.environ | {"TERM": "xterm", "COLUMNS": "80", "PYTHONIOENCODING": encoding}
-        environ["PYTHONIOENCODING"] += ":backslashreplace"
-
-        def on(ours):
-            return subprocess.run(
-                [sys.executable, "-c", code], stdout=ours, stderr=ours, env=environ, timeout=60, check=True
-            )
-
-        written, _ = terminal(on)
-        lines = [line.rpartition("\x1b[2K")[2].strip() for line in written.split("\r\n")]
-        assert {"a warning", "by a plugin"} <= set(lines)
-        assert "\\u28" not in written
+        written = self.written(terminal, "-c", code, PYTHONIOENCODING=f"{encoding}:backslashreplace")
+        assert {"a warning", "by a plugin"} <= {line.rpartition("\x1b[2K")[2].strip() for line in written}
+        assert "\\u28" not in "".join(written)
 
 
 LOADS = {
@@ -392,39 +344,29 @@ LOADS = {
 
 
 @pytest.mark.parametrize(
-    ("command", "what"),
+    ("command", "group", "what"),
     [
-        ("list", "ends"),
-        ("list", "takes long"),
-        ("show native", "crashes"),
-        ("resolve --explain", "takes long"),
-        ("doctor --no-build", "ends"),
-        ("--help", "ends"),
+        ("list", "filters", "ends"),
+        ("list", "filters", "takes long"),
+        ("show native", "plugins", "crashes"),
+        ("resolve --explain", "plugins", "takes long"),
+        ("doctor --no-build", "plugins", "ends"),
+        ("--help", "commands", "ends"),
     ],
 )
-def test_a_plugin_filter_or_command_that_ends_the_process_or_hangs_is_named(tmp_path, command, what):
+def test_a_plugin_filter_or_command_that_ends_the_process_or_hangs_is_named(tmp_path, command, group, what):
     source, status, message = LOADS[what]
-    groups = {"commands": {"acme": "fake_acme:it"}} if command == "--help" else {}
-    kind = "filters" if command == "list" else "plugins"
-    folder = fake_dist(
-        tmp_path,
-        "acme-tokendraw",
-        **{} if groups else {kind: {"acme": "fake_acme:it"}},
-        modules={"fake_acme": source},
-    )
-    if groups:
-        (info,) = folder.glob("*.dist-info")
-        (info / "entry_points.txt").write_text(
-            "[tokendraw.commands]\nacme = fake_acme:it\n", encoding="utf-8"
-        )
+    folder = fake_dist(tmp_path, "acme-tokendraw", modules={"fake_acme": source})
+    (info,) = folder.glob("*.dist-info")
+    (info / "entry_points.txt").write_text(f"[tokendraw.{group}]\nacme = fake_acme:it\n", encoding="utf-8")
     code = (
-        "from tokendraw.cli import command\ncommand.SECONDS_OF_A_LOAD = 0.5\n"
-        f"import sys\nfrom tokendraw.cli import main\nmain({command.split()})"
+        "from tokendraw.cli import command, main\ncommand.SECONDS_OF_A_LOAD = 0.5\n"
+        f"main({command.split()}, prog_name='tokendraw')"
     )
     environ = os.environ | {"PYTHONPATH": str(folder), "TOKENDRAW_DISABLE": "beta"}
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environ, timeout=60
     )
-    advice = "Uninstall acme-tokendraw" if groups else "Set TOKENDRAW_DISABLE=beta,acme"
+    advice = "Uninstall acme-tokendraw" if group == "commands" else "Set TOKENDRAW_DISABLE=beta,acme"
     assert f"{message.format(repr('acme'))} {advice} to do without it.\n" in run.stderr
     assert status in (None, run.returncode)

@@ -1,247 +1,235 @@
-"""Every refusal of the command line that depends on the arguments alone: message, exit code, and the same in JSON."""
+"""What the command line refuses: the table in refusals.txt, every wrong option, and the same in ``--json``."""
 
+import io
 import json
+import pickle
+import re
+import shlex
+import sys
+from pathlib import Path
 
+import click
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import tokendraw
-from command_line import NATIVE_ON_CPU, call
+from command_line import ARGUMENTS, NATIVE_ON_CPU, call
 from fake_dists import ONE_OF_THE_OPERATIONS
+from tokendraw import operations
+from tokendraw.backends.discovery import entry_points
+from tokendraw.backends.discovery import settings as _settings
+from tokendraw.cli import main
+from tokendraw.cli.command import in_options
 
-INSTALLED = ", ".join(candidate.name for candidate in tokendraw.discover())
-WHOLE = "Leave it out: the text is printed when all of it is drawn."
-SAMPLE = ("sample", "logits.npy", *NATIVE_ON_CPU)
-GENERATE = ("generate", "The cat", *NATIVE_ON_CPU)
-CHECK = ("check", "native", "--device", "cpu")
-FILTER = ("check", "--filter", "p_less", "--device", "cpu")
+TABLE = (Path(__file__).parent / "refusals.txt").read_text(encoding="utf-8")
+ROOT = click.Context(main)
+COMMANDS = {name: main.get_command(ROOT, name) for name in main.list_commands(ROOT)}
+ROWS = torch.tensor([[0.5, -1.0, 2.0], [3.0, 0.0, -2.5]])
+BAD = {
+    "cube": torch.zeros(2, 3, 4),
+    "number": torch.zeros(()),
+    "no-rows": torch.zeros(0, 3),
+    "no-tokens": torch.zeros(3, 0),
+    "integers": torch.ones(2, 3, dtype=torch.int64),
+    "far": torch.tensor([[0.0, -1e300]], dtype=torch.float64),
+}
+"""What files of both formats hold."""
 
 
-def out_of_range(option, value, need):
-    return (*SAMPLE, option, value), f"'{option}' needs {need}, found {value}."
+def refusals():
+    """The lines of the table: a command line, the exit code, the sentence."""
+    for line, code, sentence in re.findall(r"^\$ (.*)\n(\d): (.*)$", TABLE, re.MULTILINE):
+        before, _, rest = line.partition("{")
+        choices, _, after = rest.partition("}")
+        for choice in choices.split("|"):
+            filled = sentence.replace("{}", choice).replace("ONE_OF_THE_OPERATIONS", ONE_OF_THE_OPERATIONS)
+            yield before + choice + after, int(code), filled.replace("ENDING", Path(choice).suffix)
 
 
-USAGE = [
-    # What an operation may need
-    (
-        ("resolve", "--need", "vocab_size"),
-        "'--need' needs FIELD=VALUE, found 'vocab_size'. Pass --need vocab_size=VALUE.",
-    ),
-    (
-        ("resolve", "--need", "vocab_size=many"),
-        "'vocab_size' of Need needs an integer >= 1 or None, found 'many'. Give one.",
-    ),
-    (
-        ("resolve", "--need", "logprob_ranks=maybe"),
-        "'logprob_ranks' of Need needs True or False, found 'maybe'. Give one.",
-    ),
-    (
-        ("resolve", "--need", "dtype=float61"),
-        "'dtype' of Need needs 'float32', 'bfloat16', 'float16' or None, found 'float61'. "
-        "Pass 'float16', the nearest.",
-    ),
-    *[
-        (
-            ("resolve", *options, "--need", "dtype=float16"),
-            "'--need' needs each field once, found 'dtype' twice. Leave one out.",
-        )
-        for options in (("--dtype", "float16"), ("--need", "dtype=float32"))
-    ],
-    (
-        ("resolve", "--operation", "plan_paged_kv"),
-        f"'operation' needs {ONE_OF_THE_OPERATIONS}, found 'plan_paged_kv', which the distribution "
-        "tokendraw-engine-ops brings; run `pip install ./engine_ops` in tokendraw's checkout.",
-    ),
-    (
-        ("resolve", "--operation", "process_logits", "--seeding", "counter"),
-        "'--seeding' is no part of what 'process_logits' may need. Leave it out.",
-    ),
-    (
-        ("resolve", "--vocab-parallel"),
-        "'--vocab-parallel' was removed. Gather the logits of the ranks and draw from whole rows.",
-    ),
-    # check
-    (
-        (*CHECK, "--operation", "draft"),
-        f"'operation' needs {ONE_OF_THE_OPERATIONS}, found 'draft'. Pass one of these.",
-    ),
-    (
-        (*CHECK, "--only", "outputs"),
-        "'--only' needs the name of a property, found 'outputs'. Nearest: 'output', 'score output' or 'verify output'.",
-    ),
-    (
-        (*CHECK, "--only", "?"),
-        "'--only' needs the name of a property, found '?'. See `tokendraw check --list`.",
-    ),
-    (
-        ("check", "native", "--list"),
-        "'--list' prints the properties of every sampler. Leave out it, or NAME.",
-    ),
-    (("check",), "Missing argument 'NAME'."),
-    ((*CHECK, "--seed", "-1"), "Invalid value for '--seed': -1 is not in the range x>=0."),
-    ((*CHECK, "--jobs", "0"), "Invalid value for '--jobs': 0 is not in the range x>=1."),
-    ((*CHECK, "--fuzz", "0"), "Invalid value for '--fuzz': 0.0 is not in the range x>0."),
-    (
-        (*CHECK, "--fuzz", "1", "--operation", "score"),
-        "'--fuzz' needs an operation that the kit has random cases of, found score. Check its properties instead.",
-    ),
-    (
-        (*CHECK, "--fuzz", "9", "--only", "tails"),
-        "'--only' picks properties, which random cases are in place of. Leave out one of them.",
-    ),
-    (
-        (*CHECK, "--fuzz", "9", "--fuzz-case", "0:0"),
-        "'--fuzz-case' looks at one case, '--fuzz' at new ones. Leave out one of them.",
-    ),
-    (
-        (*CHECK, "--kept-sets"),
-        "'--kept-sets' is of random rows. Add '--fuzz SECONDS'.",
-    ),
-    (
-        (*CHECK, "--kept-sets", "--fuzz", "9", "--jobs", "2"),
-        "'--kept-sets' makes no page and one process. Leave out '--html' and '--jobs'.",
-    ),
-    (
-        (*CHECK, "--fuzz-case", "0:0", "--seed", "3"),
-        "'--fuzz-case' begins with the seed. Leave out '--seed'.",
-    ),
-    (
-        (*CHECK, "--fuzz-case", "17"),
-        "Invalid value for '--fuzz-case': '17' needs the form SEED:NUMBER, such as 0:17.",
-    ),
-    (
-        (*CHECK, "--operation", "process_logits", "--gumbel-dtype", "fp64"),
-        "'--gumbel-dtype' is no part of what 'process_logits' may need. Leave out one of them.",
-    ),
-    ((*FILTER, "--value", "2"), "'filters': 'p_less' needs 0 (off) or 1 (on), found 2.0."),
-    (
-        (*FILTER, "--definition", "here"),
-        "'--definition' needs FILE:FUNCTION with a Python file, such as definition.py:kept, found 'here'.",
-    ),
-    (
-        (*FILTER, "--fuzz", "3"),
-        "'--fuzz' is about samplers, '--filter' about a filter. Leave out one of them.",
-    ),
-    ((*CHECK, "--value", "1"), "'--value' is about '--filter'. Add '--filter NAME', or leave it out."),
-    # bench
-    (("bench", "--drafts", "4"), "'--drafts' is about drafts to verify. Add --op verify, or leave it out."),
-    (
-        ("bench", "--preset", "cliffs", "--op", "verify"),
-        "'--op' is about a grid of cells. Leave out --preset cliffs, or leave it out.",
-    ),
-    (
-        ("bench", "--preset", "cliffs", "--unseeded"),
-        "'--unseeded' is about a grid of cells. Leave out --preset cliffs, or leave it out.",
-    ),
-    (("bench", "--sweep", "top-k"), "'--sweep' is about sweeps. Add --preset cliffs, or leave it out."),
-    (
-        ("bench", "--preset", "design", "--small"),
-        "'--small' is about sweeps. Add --preset cliffs, or leave it out.",
-    ),
-    (
-        ("bench", "--output", "none/table.md"),
-        "'--output' needs a file in a folder that exists, found 'none/table.md'. Make the folder 'none'.",
-    ),
-    # sample and generate
-    out_of_range("--temperature", "-1.0", "a finite number >= 0"),
-    out_of_range("--temperature", "nan", "a finite number >= 0"),
-    out_of_range("--top-k", "-2", "an integer >= -1 (0 and -1: off)"),
-    out_of_range("--top-p", "0.0", "a number in (0, 1] (1: off)"),
-    out_of_range("--min-p", "1.5", "a number in [0, 1] (0: off)"),
-    out_of_range("--seed", str(2**64), "an integer in [-2**63, 2**64)"),
-    (
-        (*SAMPLE, "--seed", "1", "--sequence", "--position", str(2**63 - 1)),
-        f"'--position' of row 1 needs an integer >= 0, found {2**63}.",
-    ),
-    ((*SAMPLE, "--logprobs", "-2"), "Invalid value for '--logprobs': -2 is not in the range x>=-1."),
-    (
-        (*SAMPLE, "--position", "-1"),
-        "Invalid value for '--position': -1 is not in the range 0<=x<=9223372036854775807.",
-    ),
-    (("generate", "The", "--top-p", "2.0"), "'--top-p' needs a number in (0, 1] (1: off), found 2.0."),
-    (
-        (*GENERATE, "--compare"),
-        "'--compare' was removed. Run it once for each setting, with the same --seed.",
-    ),
-    ((*GENERATE, "--stream"), f"'--stream' was removed. {WHOLE}"),
-    ((*GENERATE, "--no-stream"), f"'--no-stream' was removed. {WHOLE}"),
-    (
-        (*GENERATE, "--show-chain"),
-        "'--show-chain' was removed. tokendraw.kept_ids lists what a row keeps.",
-    ),
-    (
-        (*GENERATE, "--samplers", "top_k;temperature"),
-        "'--samplers' was removed. Name the filters, and the order by --filter-order.",
-    ),
-    (
-        (*GENERATE, "--filter", "top_n_sigma"),
-        "Invalid value for '--filter': 'top_n_sigma' needs the form NAME=VALUE, such as top_n_sigma=1.0.",
-    ),
-    # new
-    (
-        ("new", "acme", "out", "--operation", "process_logits"),
-        "'--operation' was removed. 'tokendraw new' writes a sampler; for another operation start from "
-        "tokendraw-native's code, see docs/plugin-authors.md.",
-    ),
-]
-FAILURES = [
-    (
-        ("check", "nativ"),
-        "'nativ' needs to be an installed sampler, found native. Try: tokendraw check native",
-    ),
-    (
-        (*FILTER, "nativ"),
-        "'nativ' needs to be an installed sampler, found native. Try: tokendraw check native",
-    ),
-    (
-        ("check", "--filter", "p_les"),
-        "'--filter' needs an installed filter, found 'p_les', the nearest is 'p_less'. Correct it.",
-    ),
-    (
-        ("show", "nativ"),
-        "'nativ' needs to be an installed sampler or filter, found native, epsilon_cutoff, eta_cutoff, p_less and "
-        "top_n_sigma. Try: tokendraw show native",
-    ),
-    (
-        ("show", "top-n-sgma"),
-        "'top-n-sgma' needs to be an installed sampler or filter, found native, epsilon_cutoff, eta_cutoff, p_less "
-        "and top_n_sigma. Try: tokendraw show top_n_sigma",
-    ),
-    (("check", "greedy"), "'greedy' needs to be an installed sampler, found native. Try: tokendraw list"),
-    (
-        ("bench", "--sampler", "nativ"),
-        f"'nativ' needs to be an installed sampler or a baseline, found {INSTALLED}, torch-sort, "
-        "flashinfer-direct and flashinfer-unfused. Try: tokendraw bench --sampler native",
-    ),
-    (("sample", "not-there.npy"), "'not-there.npy' needs to be a file, found nothing there. Check the path."),
-    (
-        ("sample", "logits.npy", "--tensor", "b"),
-        "'logits.npy' holds one array without a name, but 'b' was asked for. Leave --tensor out.",
-    ),
-    (
-        ("new", "acme", "."),
-        "'DIR' needs a folder that is empty or not there, found '.', one with files in it. Choose another.",
-    ),
-]
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder of logits, damaged and other files, and settings."""
+    folder = tmp_path_factory.mktemp("files")
+    texts = {"nobody.toml": "sampler = 'nobody'", "number.toml": "sampler = 7"}
+    for name, text in {**texts, **dict.fromkeys(["x", "x.csv", "x.npz", "x.pt"], "1,2")}.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    np.save(folder / "logits.npy", np.zeros((2, 5), np.float32))
+    for name, values in BAD.items():
+        np.save(folder / f"{name}.npy", values.numpy())
+        save_file({"logits": values}, folder / f"{name}.safetensors")
+    save_file({"logits": ROWS, "other": ROWS + 1}, folder / "two.safetensors")
+    save_file({f"layer{i}": ROWS + i for i in range(10)}, folder / "ten.safetensors")
+    save_file({}, folder / "none.safetensors")
+    np.save(folder / "raw.npy", np.zeros(3, dtype="V2"))  # how ml_dtypes saves bfloat16
+    np.save(folder / "half.npy", ROWS.numpy())
+    npy = (folder / "half.npy").read_bytes()
+    save_file({"logits": ROWS}, folder / "cut.safetensors")
+    safetensors = (folder / "cut.safetensors").read_bytes()
+    header = io.BytesIO()  # of a file whose shape costs no memory
+    lie = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 10)}
+    np.lib.format.write_array_header_1_0(header, lie)
+    damaged = {"half.npy": npy[: len(npy) // 2], "cut.npy": npy[:-1], "cut.safetensors": safetensors[:-1]}
+    damaged |= {"really.npy": safetensors, "boasting.npy": header.getvalue()}
+    for name, content in {**damaged, "nothing.npy": b"", "nothing.safetensors": b""}.items():
+        (folder / name).write_bytes(content)
+    return folder
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    np.save("logits.npy", np.zeros((2, 5), np.float32))
-    return tmp_path
+def in_the_folder(files, monkeypatch):
+    """A torch without a GPU, on every machine, and the folder of files."""
+    monkeypatch.chdir(files)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", None)
+
+
+@pytest.mark.parametrize(("line", "exit_code", "sentence"), [*refusals()], ids=str)
+def test_a_refusal_is_one_sentence_an_exit_code_and_an_object(line, exit_code, sentence, files, monkeypatch):
+    before = sorted(files.iterdir())
+    settings, _, words = line.rpartition("tokendraw ")
+    for assignment in settings.split():
+        monkeypatch.setenv(*assignment.split("="))
+    arguments = shlex.split(words)
+    plain, in_json = call(*arguments), call(*arguments, "--json")
+    for result in (plain, in_json):
+        assert result.stderr.splitlines()[-1].removeprefix("Error: ") == sentence
+        assert (result.stderr, result.exit_code) == (plain.stderr, exit_code)
+    assert plain.stdout == ""
+    found = json.loads(in_json.stdout)
+    assert (found.pop("schema_version"), found.pop("error")) == (1, sentence)
+    # with the reasons where no sampler can be given
+    assert set(found) == (
+        {"chosen", "decisions", "operation", "settings"} if "resolve" in words and exit_code == 1 else set()
+    )
+    assert sorted(files.iterdir()) == before
+
+
+def bad_value(parameter):
+    """A value refused by the type of an option; None for a type that takes any text."""
+    if isinstance(parameter.type, (click.Choice, click.types.IntParamType, click.types.FloatParamType)):
+        return "?"
+    return {"operation": "?", "fuzz_case": "?", "folder": "not-there", "output": "."}.get(parameter.name)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_usage_error_is_an_object_with_the_sentence_of_stderr(name):
+    given, params = (name, *ARGUMENTS[name]), COMMANDS[name].params
+    wrong = [(*given, "--no-such-option"), (*given, "one", "too", "many")]
+    wrong += [(name,)] if any(isinstance(p, click.Argument) for p in params) else []
+    options = [(p, bad_value(p)) for p in params if isinstance(p, click.Option)]
+    wrong += [(*given, option.opts[0], value) for option, value in options if value is not None]
+    for arguments in wrong:
+        plain, in_json = call(*arguments), call(*arguments, "--json")
+        assert (in_json.exit_code, in_json.stderr) == (plain.exit_code, plain.stderr) == (2, plain.stderr)
+        found = json.loads(in_json.stdout)
+        assert list(found) == ["schema_version", "error"]
+        assert plain.stderr.endswith(f"\nError: {found['error']}\n")
+    first = json.loads(call(name, "--no-such-option", "--json").stdout)
+    assert first["error"].startswith("No such option '--no-such-option'.")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "exit_code", "message"),
-    [(arguments, code, text) for code, cases in ((2, USAGE), (1, FAILURES)) for arguments, text in cases],
+    ("arguments", "error"),
+    [
+        (("--json",), "No such option '--json'. Did you mean '--version'?"),
+        (("--json", "list"), "No such option '--json'. Did you mean '--version'?"),
+        (("list", "--json=1"), "Option '--json' does not take a value."),
+    ],
     ids=str,
 )
-def test_a_refusal_is_one_sentence_an_exit_code_and_an_object(arguments, exit_code, message, folder):
-    plain, in_json = call(*arguments), call(*arguments, "--json")
-    for result in (plain, in_json):
-        assert result.stderr.splitlines()[-1].removeprefix("Error: ") == message
-        assert (result.stderr, result.exit_code) == (plain.stderr, exit_code)
-    assert plain.stdout == ""
-    assert json.loads(in_json.stdout) == {"schema_version": 1, "error": message}
-    assert [path.name for path in folder.iterdir()] == ["logits.npy"]
+def test_an_error_before_any_command_is_known_is_an_object(arguments, error):
+    result = call(*arguments)
+    assert (json.loads(result.stdout), result.exit_code) == ({"schema_version": 1, "error": error}, 2)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_exception_that_nobody_expected_is_an_object_before_its_traceback(name, monkeypatch, capsys):
+    def fail(*arguments, **options):
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(_settings, "read_settings", fail)
+    monkeypatch.setattr(operations, "find_operation", fail)
+    monkeypatch.setattr(entry_points, "find_entry_points", fail)
+    monkeypatch.setattr("tokendraw_testing.commands.new.read_settings", fail)
+    with pytest.raises(ZeroDivisionError):
+        main([name, *ARGUMENTS[name], "--json"], prog_name="tokendraw")
+    error = {"schema_version": 1, "error": "ZeroDivisionError: division by zero"}
+    assert json.loads(capsys.readouterr().out) == error
+
+
+def test_an_interrupt_prints_no_object_even_where_a_library_makes_an_error_of_it(monkeypatch):
+    def interrupted(**arguments):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise tokendraw.SamplerUnavailableError("Drawing needs torch, found no torch.") from error
+
+    monkeypatch.setattr(tokendraw, "discover", interrupted)
+    for line in (["list"], ["list", "--json"]):
+        result = call(*line)
+        assert (result.stdout, result.stderr, result.exit_code) == ("", "\n", 130)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("'top_k' of row 0 needs an integer, found -2.", "'--top-k' needs an integer, found -2."),
+        ("'seed' of row 0 needs an integer or None, found 'x'.", "'--seed' needs an integer, found 'x'."),
+        ("Leave out logprobs=, or give it.", "Leave out --logprobs, or give it."),
+        ("'need' needs something.", "'need' needs something."),
+        ("'acme' needs a licence of 'seed'.", "'acme' needs a licence of 'seed'."),
+    ],
+)
+def test_only_what_has_an_option_is_called_by_it(text, expected):
+    assert in_options(text, COMMANDS["sample"]) == expected
+
+
+class Trap:
+    """An object whose pickle writes a file on load."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return self.path.touch, ()
+
+
+def test_a_pickle_in_a_file_is_not_loaded(tmp_path):
+    sprung = tmp_path / "sprung"
+    pickle.loads(pickle.dumps(Trap(sprung)))
+    assert sprung.exists()  # the trap works
+    sprung.unlink()
+    np.save(tmp_path / "x.npy", np.array([Trap(sprung), 1], dtype=object))
+    stderr = call("sample", tmp_path / "x.npy").stderr
+    assert " needs to be a complete .npy file of numbers, found " in stderr
+    assert not sprung.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"0.5 1.0 2.0", b"PK\x03\x04 and no more"])
+def test_standard_input_without_logits_is_refused_in_one_line(content):
+    result = call("sample", "-", *NATIVE_ON_CPU, standard_input=content)
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert result.stderr == (
+        f"'standard input' needs to be a complete .safetensors file of numbers, found {len(content)} bytes "
+        "that are not. Write it again.\n"
+    )
+
+
+def test_a_file_that_may_not_be_read_says_so(monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(np, "load", refuse)
+    result = call("sample", "logits.npy", *NATIVE_ON_CPU)
+    assert result.stderr == "'logits.npy' cannot be read: Permission denied. Check its permissions.\n"
+
+
+@pytest.mark.parametrize(("library", "file"), [("numpy", "logits.npy"), ("safetensors", "two.safetensors")])
+def test_a_missing_library_of_a_format_is_named_with_the_command_that_brings_it(monkeypatch, library, file):
+    monkeypatch.setitem(sys.modules, library, None)
+    assert call("sample", file, *NATIVE_ON_CPU).stderr == (
+        f"'{file}' needs the library '{library}' to be read, found it not installed. Run `pip install {library}`.\n"
+    )

@@ -5,7 +5,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "build/site"
-SCREENSHOTS = ROOT / "build/site-screenshots"
 
 
 def newest() -> str:

@@ -1,8 +1,10 @@
 """The command in this process, on pretended machines."""
 
 import ast
+import platform
 import re
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,21 @@ OFF = Candidate(
 
 NATIVE_ON_CPU = ("--sampler", "native", "--device", "cpu")
 """Options that give the same answer whatever is installed, and whatever the machine."""
+ARGUMENTS = {
+    "list": (),
+    "show": ("native",),
+    "resolve": (),
+    "doctor": ("--no-build",),
+    "check": ("native", "--device", "cpu", "--quick", "--only", "+inf is drawn evenly"),
+    "bench": (
+        *("--device", "cpu", "--batch", "1", "--vocab-size", "128", "--filters", "none"),
+        *("--repeats", "3", "--sampler", "native"),
+    ),
+    "sample": ("logits.npy", *NATIVE_ON_CPU),
+    "generate": ("The", "-n", "2", *NATIVE_ON_CPU),
+    "new": ("acme", "acme-tokendraw"),
+}
+"""Arguments that each command succeeds with, beside a file of logits."""
 DRAWN_BY_NATIVE = "drawn by native on cpu: asked for by --sampler\n"
 
 
@@ -120,3 +137,20 @@ def documented_keys() -> set[str]:
     """Return names in double backquotes in the help of the command and of all commands, keys of JSON among them."""
     docstring = ast.get_docstring(ast.parse(SOURCE.read_text(encoding="utf-8")))
     return set(re.findall(r"``(\w+)``", f"{docstring} {cli.__doc__}"))
+
+
+SCREENS = Path(__file__).parents[1] / "cli" / "screens.txt"
+
+
+def screen(name: str) -> str:
+    """Return a complete output from tests/cli/screens.txt, with the versions of today."""
+    (text,) = re.findall(
+        rf"^\[{re.escape(name)}\]\n(.*?)(?=\n\[[a-z]|\Z)",
+        SCREENS.read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
+    python = f"{platform.python_version()} ({platform.python_implementation()})"
+    versions = {"tokendraw": tokendraw.__version__, "torch": version("torch"), "python": python}
+    for word, number in versions.items():
+        text = text.replace(f"{{{word}}}", number)
+    return str(text)

@@ -1,18 +1,11 @@
 """Pages in Markdown: code blocks, commands with output, links and tables."""
 
-import contextlib
-import importlib
 import os
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
-
-import isolation
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,28 +42,6 @@ def environment(*folders: Path, **variables: str) -> dict[str, str]:
     """Return the environment of a process that finds native and the samplers in ``folders`` alone."""
     environ = {name: text for name, text in os.environ.items() if not name.startswith("TOKENDRAW_")}
     return environ | {"PYTHONPATH": os.pathsep.join(map(str, [NATIVE_ALONE, *folders]))} | variables
-
-
-WITH_TORCH = ("bench", "check", "generate", "sample")
-"""Commands that import torch."""
-
-
-def run(line: str) -> str:
-    """Run a line of the command ``tokendraw`` with this interpreter; return stdout."""
-    words = shlex.split(line)
-    assert words[0] == "tokendraw"
-    if words[1] in WITH_TORCH:
-        result = isolation.run_module(*words, environ=environment())
-        assert result.returncode == 0, result.stderr
-        return result.stdout
-    return subprocess.run(
-        [sys.executable, "-m", *words],
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-        timeout=120,
-        env=environment(),
-    ).stdout
 
 
 def broken_links(page: str) -> list[str]:
@@ -127,39 +98,13 @@ def install(project: Path, site: Path) -> None:
     subprocess.run(command, check=True, timeout=120)
 
 
-@contextlib.contextmanager
-def importable(site: Path) -> Iterator[None]:
-    """Put a folder with installed packages on the path; forget the modules afterwards."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(site)
-        importlib.invalidate_caches()
-        try:
-            yield
-        finally:
-            here = f"{site}{os.sep}"
-            for name, module in list(sys.modules.items()):
-                if (getattr(module, "__file__", None) or "").startswith(here):
-                    del sys.modules[name]
-
-
-def run_with(
-    site: Path, *command: str, folder: Path | None = None, **variables: str
-) -> subprocess.CompletedProcess[str]:
+def run_with(site: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a module of this interpreter with native and the packages in ``site``."""
-    environ = environment(site, **variables)
-    if command[0] == "pytest" or command[1] in WITH_TORCH:
-        return isolation.run_module(*command, environ=environ, folder=folder)
     return subprocess.run(
         [sys.executable, "-m", *command],
         capture_output=True,
         encoding="utf-8",
         timeout=300,
         check=False,
-        cwd=folder,
-        env=environ,
+        env=environment(site, **variables),
     )
-
-
-def run_python(code: str, site: Path) -> subprocess.CompletedProcess[str]:
-    """Run code with native and the packages in ``site``, after the import of torch."""
-    return isolation.run_forked(f"import sitecustomize\n{code}", environment(site))

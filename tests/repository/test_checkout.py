@@ -1,6 +1,7 @@
 """The tests run this checkout: pytest refuses copies in the environment, and make replaces copies."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import sys
 import pytest
 
 import checkout
+import pages
 
 ROOT = checkout.ROOT
 
@@ -22,24 +24,6 @@ def copy(tmp_path):
     return folder
 
 
-def pytest_with(folder):
-    """Collect a test in a process with ``folder`` first on the path."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
-    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [*command, "tests/calls/test_memory.py"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-
-
-def test_the_tests_run_this_checkout():
-    assert checkout.stale() == ""
-
-
 def test_every_distribution_of_the_checkout_is_looked_at():
     folders = {
         path.parent for part in ("*", "plugins/*", "integrations/*") for path in ROOT.glob(f"{part}/src")
@@ -47,52 +31,59 @@ def test_every_distribution_of_the_checkout_is_looked_at():
     assert {ROOT / project for project in checkout.PROJECTS.values()} == folders
 
 
-@pytest.mark.slow
-def test_an_equal_copy_is_as_good(copy):
-    assert pytest_with(copy.parent).returncode == 0
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 
 
-@pytest.mark.slow
-def test_a_differing_copy_is_refused_with_a_remedy(copy):
-    files = len(list(copy.rglob("*.py")))
-    (copy / "draw.py").write_text("# from last week\n")
-    (copy / "filters.py").unlink()
-    result = pytest_with(copy.parent)
-    assert result.returncode == pytest.ExitCode.USAGE_ERROR
-    assert (
-        f"ERROR: 'tokendraw_native' needs to be that of the checkout, found a copy in '{copy}', in which "
-        f"2 of {files} files differ. Run `make test`, or `pip install --editable ./plugins/native`.\n"
-    ) in result.stderr
+def environment_of_make(folder, script):
+    """A fake environment for make, whose programs are a script with the words that come before the arguments."""
+    programs = folder / "venv" / "bin"
+    programs.mkdir(parents=True)
+    for name, words in {"python": "", "tokendraw": "-m tokendraw"}.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script.format(words=words, python=sys.executable)}\n")
+        (programs / name).chmod(0o755)
+    (folder / "venv" / "compiled").mkdir()
+    for stamp in (".runtime", ".tools", "compiled/.ready"):
+        (folder / "venv" / stamp).touch()
+    return f"VENV={folder / 'venv'}"
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-@pytest.mark.parametrize("target", ["demo", "test", "test-all", "bench"])
-@pytest.mark.parametrize("mended", [True, False])
+@needs_make
+@pytest.mark.parametrize(("target", "mended"), [("demo", True), ("test", True), ("test", False)])
 def test_make_mends_copies_before_it_runs_anything(target, mended, copy, tmp_path):
     """The environment's programs are stand-ins with a log of command lines."""
-    programs = tmp_path / "venv" / "bin"
-    programs.mkdir(parents=True)
-    log = tmp_path / "log"
-    path = tmp_path if mended else ""
-    stand_in = (
-        "#!/bin/sh\n"
-        f'if [ "$1" = tests/fakes/checkout.py ]; then PYTHONPATH="{path}" exec "{sys.executable}" "$@"; fi\n'
-        f'echo "$(basename "$0") $*" >> "{log}"\n'
-    )
-    for name in ("python", "tokendraw"):
-        (programs / name).write_text(stand_in)
-        (programs / name).chmod(0o755)
-    (tmp_path / "venv" / "compiled").mkdir()
-    for stamp in (".runtime", ".tools", "compiled/.ready"):
-        (tmp_path / "venv" / stamp).touch()
-    command = ["make", target, f"VENV={tmp_path / 'venv'}"]
+    log, path = tmp_path / "log", tmp_path if mended else ""
+    script = f'if [ "$1" = tests/fakes/checkout.py ]; then PYTHONPATH="{path}" exec "{{python}}" "$@"; fi\n'
+    script += f'echo "$(basename "$0") $*" >> "{log}"'
+    command = ["make", target, environment_of_make(tmp_path, script)]
     subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=60)
     first, *rest = log.read_text().splitlines()
     if mended:
         assert first.startswith("python -m pip install ")
         assert first.endswith(" --no-deps --editable ./plugins/native")
         first = rest[0]
-    assert "pip install" not in first
-    assert first.startswith(
-        {"demo": "tokendraw list", "bench": "tokendraw bench"}.get(target, "python -m pytest")
-    )
+    assert first.startswith({"demo": "tokendraw list", "test": "python -m pytest"}[target])
+
+
+@needs_make
+@pytest.mark.slow
+def test_make_demo_shows_which_sampler_serves_and_draws_a_text(tmp_path):
+    """The words come from the documentation of the running Python."""
+    command = ["make", "demo", "--no-print-directory"]
+    command += [environment_of_make(tmp_path, 'exec "{python}" {words} "$@"')]
+    environ = pages.environment()
+    printed = subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=True
+    ).stdout
+    assert printed.startswith("name ")
+    assert "\nsample on cpu: native\n" in printed
+    assert len(printed.partition("\nThe import statement")[2].split()) > 20
+
+
+@needs_make
+def test_make_help_lists_the_targets():
+    # Not as a part of the make that may run this test, which would name its folders.
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("MAKE")}
+    command = ["make", "help"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=environ)
+    targets = re.findall(r"^([\w-]+):.*  ## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [line.split()[0] for line in result.stdout.splitlines()] == targets

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.version import Version
 from trove_classifiers import classifiers
 
+import budgets
 import distributions
 import pages
 import tokendraw
@@ -38,8 +40,11 @@ def all_requirements(manifest):
 def test_the_lists_of_distributions_agree():
     workspace = tomllib.loads(pages.text_of("pyproject.toml"))["tool"]["uv"]
     assert set(workspace["sources"]) == set(MANIFESTS)
-    folders = {f"./{path.relative_to(ROOT)}" for path in PROJECTS}
-    assert set(formatting._FOLDERS.values()) == folders
+    folders = {distributions.manifest(path)["name"]: f"./{path.relative_to(ROOT)}" for path in PROJECTS}
+    assert folders == formatting._FOLDERS
+    assert all(
+        "html" in MANIFESTS[f"tokendraw-{name}"]["optional-dependencies"] for name in ("testing", "bench")
+    )
 
 
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda path: path.name)
@@ -212,3 +217,60 @@ def test_the_extra_all_brings_every_plugin():
     named = " ".join(extras["all"])
     brings = {name: "engine-ops" if name.startswith("ops-") else name for name in FIRST_PARTY}
     assert [name for name, extra in brings.items() if extra not in named] == []
+
+
+@needs_git
+def test_the_changelog_names_every_release_newest_first_and_what_is_next():
+    text, released = (
+        pages.text_of("CHANGELOG.md"),
+        {tag.removeprefix("v") for tag in distributions.release_tags()},
+    )
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    dated = [re.fullmatch(r"\[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d", heading) for heading in headings[1:]]
+    assert (headings[0], None in dated) == ("[Unreleased]", False)
+    sections = [match[1] for match in dated if match]
+    assert sections == sorted(sections, key=Version, reverse=True)
+    assert released <= {*sections} <= released | {VERSION} or not released
+    assert VERSION in released or all(Version(VERSION) > Version(each) for each in released)
+    unreleased = text.partition("## [Unreleased]")[2].partition("\n## [")[0]
+    assert VERSION in sections or "\n- " in unreleased
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert set(re.findall(r"^### (.*)$", text, re.MULTILINE)) <= kinds
+    assert {"Unreleased", *sections} <= set(re.findall(r"^\[(.+)\]: https://", text, re.MULTILINE))
+
+
+def test_a_room_above_its_budget_and_a_file_in_no_room_are_named(tmp_path, capsys):
+    path = tmp_path / "budgets.toml"
+    path.write_text('[rooms]\nrest = { folders = ["release"], lines = 10, files = 2 }\n')
+    assert budgets.main(path) == 1
+    lines, files = (f"'rest' may have {budget}, found " for budget in ("10 lines", "2 files"))
+    said = capsys.readouterr().err.splitlines()
+    assert (said[0].startswith(lines), said[1].startswith(files)) == (True, True)
+    assert "'core/src/tokendraw/__init__.py' is in no room of budgets.toml. Move it." in said
+
+
+def test_a_command_to_install_names_the_checkout_until_there_is_an_index(monkeypatch):
+    pip_install, how_to_install = formatting.pip_install, formatting.how_to_install
+    upgrade = pip_install("tokendraw", options="--upgrade")
+    assert (upgrade, formatting.where("tokendraw")) == (
+        "pip install --upgrade ./core",
+        " in tokendraw's checkout",
+    )
+    assert how_to_install("tokendraw", "files") == "`pip install './core[files]'` in tokendraw's checkout"
+    assert how_to_install("tokendraw-native") == "`pip install ./plugins/native` in tokendraw's checkout"
+    assert how_to_install("acme-tokendraw") == "`pip install acme-tokendraw`"
+    monkeypatch.setattr(formatting, "_ON_AN_INDEX", True)
+    assert pip_install("tokendraw", options="--upgrade") == "pip install --upgrade tokendraw"
+    assert how_to_install("tokendraw", "files") == "`pip install 'tokendraw[files]'`"
+    assert how_to_install("tokendraw-native") == "`pip install tokendraw-native`"
+
+
+def test_no_other_text_tells_users_to_install_tokendraw_by_name():
+    told = {
+        str(path.relative_to(ROOT)): line
+        for part in ("core/src", "testing", "bench", "plugins", "integrations", "docs", "README.md")
+        for path in ([ROOT / part] if "." in part else (ROOT / part).rglob("*"))
+        if path.suffix in (".py", ".md", ".template")
+        for line in re.findall(r"pip install (?:-\S+ )*['\"]?tokendraw.*", path.read_text(encoding="utf-8"))
+    }
+    assert told == {}

@@ -47,12 +47,6 @@ def test_a_page_of_docs_without_a_row_in_the_index_is_refused():
     )
 
 
-def test_the_groups_are_the_headings_of_the_index():
-    index = "# Pages\n\n## Run it\n\n| page |\n|---|\n| [a.md](a.md) |\n\n## Beside\n\nMore.\n"
-    groups = markdown_pages.navigation(["docs/a.md"], index, [])[1:-4]
-    assert groups == [{"Run it": ["docs/a.md"]}]
-
-
 @pytest.mark.parametrize(
     ("link", "wanted"),
     [
@@ -68,11 +62,6 @@ def test_the_groups_are_the_headings_of_the_index():
 )
 def test_a_link_leads_to_a_page_or_to_the_repository(link, wanted):
     assert links(f"See [this]({link}).") == f"See [this]({wanted})."
-
-
-def test_code_keeps_its_links():
-    code = "`[a](../core/src)`\n\n```\n[a](../core/src)\n```\n"
-    assert links(code) == code
 
 
 def test_a_link_to_nothing_is_refused():

@@ -8,8 +8,6 @@ import torch
 
 import pages
 import tokendraw
-from numpy_sampler import drawn as plainly_drawn
-from numpy_sampler import prepared
 from tokendraw import SamplingMetadata, SamplingParams, philox
 
 PAGE = pages.text_of("docs/worked-draw.md")
@@ -175,21 +173,6 @@ def test_a_table_is_what_is_recomputed(recomputed):
     assert recomputed() in PAGE
 
 
-def test_the_page_has_no_further_tables():
-    rest = PAGE
-    for recomputed in TABLES:
-        rest = rest.replace(recomputed(), "")
-    assert [line for line in rest.splitlines() if line.startswith("|")] == [
-        "| input | value |",
-        "|---|---|",
-        f"| seed | {SEED}, in hexadecimal {SEED:#018x} |",
-        f"| position | {POSITION}, which is 2 * 2^32 + 10 |",
-        f"| vocabulary | {VOCAB_SIZE} ids: {TILES} tiles, the last of {VOCAB_SIZE % 1024} ids |",
-        "| logits | `x_i = ((37 * i) mod 101) / 8`, exact in float32, float16 and bfloat16 |",
-        "| temperature | 2, no filters |",
-    ]
-
-
 def test_sentences_name_the_recomputed_values():
     tile, token = best(tiles()), best(tokens())
     for sentence in (
@@ -202,44 +185,6 @@ def test_sentences_name_the_recomputed_values():
         f"**The token is {token}.**",
     ):
         assert sentence in PAGE, sentence
-
-
-def test_the_words_are_those_of_the_library():
-    for index, stream in ((1, philox.TILE), (1498, philox.TOKEN)):
-        counter = tuple(torch.tensor([x]) for x in (index, POSITION & MASK, POSITION >> 32, stream))
-        key = tuple(torch.tensor([x]) for x in (SEED & MASK, SEED >> 32))
-        assert tuple(int(word) for word in philox.philox4x32(counter, key)) == words_of(index, stream)
-
-
-def test_the_noise_is_that_of_the_library():
-    seed, position = torch.tensor([SEED]), torch.tensor([POSITION])
-    for dtype, digits in (("fp32", 1e-5), ("fp64", 1e-12)):
-        for index, stream in ((best(tiles()), philox.TILE), (best(tokens()), philox.TOKEN)):
-            w0, w1, *_ = words_of(index, stream)
-            u = (w0 + 0.5) / 2**32 if dtype == "fp32" else (((w0 << 21) | (w1 >> 11)) + 0.5) / 2**53
-            noise = float(philox.gumbel(seed, position, torch.tensor([index]), stream, dtype))
-            assert noise == pytest.approx(-math.log(-math.log1p(-u)), abs=digits)
-
-
-def test_native_draws_the_token():
-    assert drawn(POSITION) == best(tokens())
-
-
-@pytest.mark.parametrize(("words", "fields", "position"), REQUESTS, ids=str)
-def test_no_draw_is_a_near_tie(words, fields, position):
-    """An implementation with different rounding draws the same tokens."""
-    fields = {"temperature": TEMPERATURE, "seed": SEED, **fields}
-    dtype = fields.pop("gumbel_dtype", "fp32")
-    if fields["temperature"] == 0:
-        assert drawn(position, **fields) == LOGITS.index(max(LOGITS))
-        return
-    params = SamplingParams(**fields)
-    _, y, kept, is_certain = prepared(LOGITS, params)
-    streams = (philox.TOKEN, philox.TILE)
-    token, distance = plainly_drawn(y, kept, params.seed % 2**64, position, streams, dtype)
-    assert token == drawn(position, gumbel_dtype=dtype, **fields)
-    assert is_certain
-    assert distance > 0.01
 
 
 def test_the_contract_lists_the_counter_and_every_stream():

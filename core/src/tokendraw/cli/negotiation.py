@@ -40,7 +40,7 @@ from tokendraw.backends.resolution.candidate import Candidate, Decision, Resolut
 from tokendraw.backends.resolution.messages import INSTALL, using
 from tokendraw.backends.resolution.upstream import disagreement, row_in_force
 from tokendraw.cli import options
-from tokendraw.cli.command import NOT_USABLE, GuardedCommand, warn
+from tokendraw.cli.command import NOT_USABLE, GuardedCommand, in_options, warn
 from tokendraw.cli.terminal import plugins_at_work, print_heading, print_json, print_table
 from tokendraw.errors.exceptions import InvalidParameterError, SamplerUnavailableError, TokendrawError
 from tokendraw.errors.formatting import all_of, dotted, nearest
@@ -422,7 +422,8 @@ def resolve(
         if as_json:
             decisions = [asdict(decision) for decision in error.decisions]
             facts = {"operation": operation, "chosen": None, "decisions": decisions}
-            print_json({**facts, "settings": in_force, "error": str(error)})
+            message = in_options(str(error), click.get_current_context().command)
+            print_json({**facts, "settings": in_force, "error": message})
         elif explain:
             click.echo(f"{operation}: no sampler")
             _explain(error.decisions, {}, in_force)

@@ -1,23 +1,22 @@
-"""Long work in a pipe: only a line on stderr now and then."""
+"""What commands say on stderr: how far long work in a pipe is, and with ``--verbose`` what plugins raised."""
 
-import json
 import re
 import signal
 import time
 
+import numpy as np
 import pytest
 
 import tokendraw_testing
-from command_line import call
+from command_line import NATIVE_ON_CPU, call
+from fake_dists import plugin
 from tokendraw.cli import terminal
 from tokendraw_testing import Line, Report, Status, properties
-from tokendraw_testing.kit import fuzz
-from tokendraw_testing.kit.fuzz_report import FuzzReport
 
 LINE = Line(name="output", status=Status.PASSED, detail="5 shapes", seconds=1.0)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def often(monkeypatch):
     monkeypatch.setattr(terminal, "SECONDS_PER_LINE", 0.4)
 
@@ -44,7 +43,7 @@ def said(result):
     return [line for line in lines if not line.startswith("loading ")]
 
 
-def test_check_says_which_lines_are_at_work_and_how_many_are_done(monkeypatch):
+def test_check_says_which_lines_are_at_work_and_how_many_are_done(monkeypatch, often):
     monkeypatch.setattr(tokendraw_testing, "run", slow_run)
     total = sum(prop.advertised is None or bool(prop.refusal) for prop in properties("sample"))
     result = check()
@@ -59,7 +58,7 @@ def test_check_says_which_lines_are_at_work_and_how_many_are_done(monkeypatch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
-def test_a_signal_that_ends_a_run_loses_no_finished_line(monkeypatch, number):
+def test_a_signal_that_ends_a_run_loses_no_finished_line(monkeypatch, number, often):
     """Runners of jobs send SIGTERM at their limit of time."""
     before = signal.getsignal(signal.SIGTERM)
 
@@ -85,47 +84,7 @@ def test_a_signal_that_ends_a_run_loses_no_finished_line(monkeypatch, number):
     assert result.exit_code == 130
 
 
-def test_json_stands_alone_on_stdout(monkeypatch):
-    monkeypatch.setattr(tokendraw_testing, "run", slow_run)
-    result = check("--json")
-    assert json.loads(result.stdout)["lines"][0]["name"] == "output"
-    assert len(said(result)) == 2
-
-
-def test_short_work_is_quiet(monkeypatch):
-    monkeypatch.setattr(terminal, "SECONDS_PER_LINE", 600.0)
-    monkeypatch.setattr(tokendraw_testing, "run", slow_run)
-    assert check().stderr == ""
-
-
-def test_random_cases_are_counted(monkeypatch):
-    def slow(subject, seconds, *, operation=None, jobs=1, progress=None):
-        time.sleep(0.6)
-        progress(1200, 3)
-        time.sleep(0.4)
-        return FuzzReport(
-            sampler="native",
-            device="cpu",
-            quick=True,
-            seed=0,
-            cases={"sample": 1200},
-            left_out=(),
-            checks=0,
-            findings=(),
-            looked=(),
-            places=(),
-            jobs=1,
-            elapsed=1.0,
-        )
-
-    monkeypatch.setattr(fuzz, "fuzz", slow)
-    assert said(check("--fuzz", "60")) == [
-        "0 of 60 seconds: starting",
-        "0 of 60 seconds: 1,200 cases, 3 findings",
-    ]
-
-
-def test_work_without_steps_says_what_it_is_and_for_how_long(capsys):
+def test_work_without_steps_says_what_it_is_and_for_how_long(capsys, often):
     with terminal.progress("loading acme"):
         time.sleep(1.1)
     told = capsys.readouterr()
@@ -133,16 +92,61 @@ def test_work_without_steps_says_what_it_is_and_for_how_long(capsys):
     assert [line.rpartition(",")[0] for line in told.err.splitlines()] == ["loading acme"] * 2
 
 
-def test_an_error_ends_the_lines(capsys):
-    def fail():
-        with terminal.progress_bar(3, "cells") as show:
-            show("64 x 1000", 1)
-            time.sleep(0.6)
-            raise ValueError("no")
+# ``--verbose``: tracebacks behind the reasons on stderr; without the option none.
 
-    with pytest.raises(ValueError, match="no"):
-        fail()
-    first = capsys.readouterr().err
-    assert re.fullmatch(r"1 of 3 cells after \d+ s: 64 x 1000\n", first)
-    time.sleep(0.6)
-    assert capsys.readouterr().err == ""
+
+@pytest.fixture
+def file(tmp_path):
+    """A file with two rows of five equal logits."""
+    np.save(tmp_path / "x.npy", np.zeros((2, 5), np.float32))
+    return tmp_path / "x.npy"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["list"],
+        ["show", "boom"],
+        ["doctor", "--no-build"],
+        ["resolve", "--device", "cpu"],
+        ["check", "boom", "--device", "cpu"],
+    ],
+    ids=lambda c: c[0],
+)
+def test_a_plugin_that_fails_to_load_shows_where(dists, command):
+    dists.add_plugin("boom", "def load():\n    raise RuntimeError('no kernels')\nload()")
+    quiet = call(*command).stderr
+    assert "Traceback" not in quiet
+    stderr = call(*command, "--verbose").stderr
+    assert stderr.count("Traceback") == 1
+    assert stderr.endswith(f"\nRuntimeError: no kernels\n{quiet}")
+    lines = stderr.splitlines()
+    assert lines[:2] == ["loading 'fake_boom:plugin' failed", "Traceback (most recent call last):"]
+    assert any(line.endswith('boom.py", line 2, in load') for line in lines)
+
+
+@pytest.mark.parametrize(
+    "command", [["sample", "{file}"], ["generate", "The"], ["check"], ["bench"]], ids=lambda c: c[0]
+)
+def test_a_sampler_that_does_not_build_shows_where(dists, file, command):
+    dists.add_plugin("boom", plugin("boom", build="raise RuntimeError('no [kernels]')"))
+    words = [word.format(file=file) for word in command]
+    words += ["boom"] if command == ["check"] else ["--sampler", "boom"]
+    words += ["--batch", 1, "--vocab-size", 128, "--filters", "none", "--repeats", 3] * (command == ["bench"])
+    result = call(*words, "--device", "cpu", "-v")
+    assert result.exit_code == 1
+    assert result.stderr.count("Traceback (most recent call last):\n") == 1
+    assert 'boom.py", line ' in result.stderr
+    assert "RuntimeError: no [kernels]\n" in result.stderr
+    assert "Traceback" not in call(*words, "--device", "cpu").stderr
+
+
+def test_an_error_whose_cause_nobody_logged_shows_it(file, monkeypatch):
+    """A damaged file: the exception of the parser."""
+    (file.parent / "cut.npy").write_bytes(file.read_bytes()[:-1])
+    words = ("sample", file.parent / "cut.npy", *NATIVE_ON_CPU)
+    assert len(call(*words).stderr.splitlines()) == 1
+    lines = call(*words, "-v").stderr.splitlines()
+    assert lines[:2] == ["the cause:", "Traceback (most recent call last):"]
+    assert lines[-2].startswith("ValueError: ")
+    assert lines[-1] == call(*words).stderr.strip()

@@ -1,0 +1,541 @@
+"""Pages are true: links lead somewhere, Python runs, commands print what is shown, tables equal what they come from."""
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import torch
+
+import pages
+import tokendraw
+import tour
+from pages import OFFLINE, ROOT
+from tokendraw.backends.discovery.validation import check_upstream
+from tokendraw.plugin import Host, HostNeed, PluginInfo, VerifyCapabilities
+from tokendraw.resolution import Candidate, Choice, State
+from tokendraw_engine_ops.operations import Sm90W4Capabilities
+from tokendraw_testing.filter_check import line_names
+
+PAGES = [
+    str(path.relative_to(ROOT))
+    for folder in ("*.md", "docs/*.md", "*/README.md", "*/*/README.md")
+    for path in sorted(ROOT.glob(folder))
+]
+README, OPERATORS, ENGINES, PLUGINS, NUMBERS, FILTER, TOUR = map(
+    pages.text_of,
+    [
+        "README.md",
+        *(
+            f"docs/{name}.md"
+            for name in ("operators", "engine-authors", "plugin-authors", "numbers", "add-a-filter", "tour")
+        ),
+    ],
+)
+EXAMPLE = ROOT / "examples" / "top_n_sigma"
+
+cpu_only = pytest.mark.skipif(torch.cuda.is_available(), reason="the pages show a machine without a GPU")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_and_every_folder_to_install_is_there(page):
+    assert pages.broken_links(page) == []
+    for folder, extra in re.findall(
+        r"(?<!\.)(\./(?:core|testing|bench|plugins|integrations)[\w/]*)(?:\[(\w+)\])?", pages.text_of(page)
+    ):
+        project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text("utf-8"))["project"]
+        assert not extra or extra in project["optional-dependencies"], folder
+
+
+PYTHON = {
+    "README.md": (
+        {},
+        r"sample on cpu: native\n(.*\n)*",
+        lambda names: (names["out"].token_ids.shape, names["out"].logprobs.logprobs.shape) == ((3,), (3, 6)),
+    ),
+    "core/README.md": (
+        {"logits": torch.zeros(1, 1000)},
+        "(.*\n)*",
+        lambda names: names["token_ids"].shape == (1,),
+    ),
+    "docs/engine-authors.md": (
+        {},
+        r"(.*\n){2}",  # the drawn token and the best one
+        lambda names: (
+            names["sampler"].resolution.need.max_logprobs == 20
+            and names["chains"].token_ids.shape == (3, 3)
+            and names["metadata"].row_kinds is names["row_kinds"]
+        ),
+    ),
+    "docs/parameters.md": ({}, r"\[0, 3\]\n", bool),
+    "docs/training.md": (
+        {},
+        r"ratios at step 0: 1.000000 to 1.000000 with the mask\n(.*\n)*",
+        lambda names: (
+            torch.allclose(names["ratios"][0][0], torch.ones(()), atol=1e-6)
+            and names["ratios"][0][1].max() < 0.9
+            and names["rewards"][-1] > 0.95 > names["rewards"][0]
+        ),
+    ),
+}
+"""Of a page: names that its Python is given, what it prints, and what holds of its names afterwards."""
+
+
+@cpu_only
+@pytest.mark.parametrize("page", PYTHON)
+def test_the_python_of_a_page_runs_from_top_to_bottom(page, capsys):
+    given, printed, holds = PYTHON[page]
+    names = dict(given)
+    for number, source in enumerate(pages.blocks(pages.text_of(page), "python")):
+        exec(compile(source, f"{page}, block {number}", "exec"), names)
+    assert re.fullmatch(printed, capsys.readouterr().out)
+    assert holds(names)
+
+
+PROGRAMS = {
+    "python": 'exec "{python}" "$@"',
+    "tokendraw": 'case $1 in check) jobs="--jobs 1" ;; esac; exec "{python}" -m tokendraw "$@" $jobs',
+    "pytest": 'exec "{python}" -m pytest -p no:cacheprovider "$@"',
+    # A link is not followed in a folder of PYTHONPATH.
+    "pip": 'shift; for word; do shift; test "$word" = --editable || set -- "$@" "$word"; done; '
+    'exec "{python}" -m pip install --quiet {offline} --target "{site}" "$@"',
+}
+"""What the programs of a page are: those of this interpreter, and installations into a folder, without a network."""
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """``shell(line, folder)``: run a line of a page; of what stderr says how far long work is, nothing remains."""
+    for name, script in PROGRAMS.items():
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        words = script.format(python=sys.executable, offline=" ".join(OFFLINE), site=tmp_path / "site")
+        program.write_text(f"#!/bin/sh\n{words}\n")
+        program.chmod(0o755)
+    environ = pages.environment(tmp_path / "site", SMALLEST_KIT="1", OMP_NUM_THREADS="1")
+    environ["PATH"] = f"{tmp_path / 'bin'}{os.pathsep}{environ['PATH']}"
+
+    def run(line, folder=tmp_path):
+        result = subprocess.run(
+            ["sh", "-c", line],
+            capture_output=True,
+            encoding="utf-8",
+            timeout=400,
+            check=False,
+            cwd=folder,
+            env=environ,
+        )
+        said = [
+            t for t in result.stderr.splitlines(True) if not re.search(r"lines after \d+ s: |, \d+ s$", t)
+        ]
+        return "".join([result.stdout, *said])
+
+    return run
+
+
+def shown_and_printed(page, shell, folder, only=""):
+    """The commands of a page whose output is another than the page shows, widths of columns aside."""
+    differing = []
+    for line, shown in pages.commands(pages.text_of(page)):
+        if only in line:
+            printed = shell(line, folder)
+            wanted, found = (re.sub(" {2,}", "  ", text) for text in (shown, printed))
+            differing += [] if re.fullmatch(pages.pattern(wanted), found) else [(line, printed)]
+    return differing
+
+
+@cpu_only
+@pytest.mark.parametrize(
+    ("page", "only"), [("README.md", "resolve"), ("docs/operators.md", "TOKENDRAW_SAMPLER=")]
+)
+def test_a_quick_command_prints_what_the_page_shows(page, only, shell, tmp_path):
+    assert shown_and_printed(page, shell, tmp_path, only) == []
+
+
+@pytest.mark.slow
+@cpu_only
+@pytest.mark.parametrize("page", ["docs/operators.md", "docs/plugin-authors.md"])
+def test_all_commands_of_a_page_print_what_it_shows(page, shell, tmp_path):
+    assert shown_and_printed(page, shell, tmp_path) == []
+
+
+@pytest.mark.slow
+@cpu_only
+def test_the_example_does_what_its_pages_say(shell, tmp_path):
+    """Commands, Python and tests of docs/add-a-filter.md and of the example's README."""
+    assert shown_and_printed("docs/add-a-filter.md", shell, ROOT) == []
+    listed = shell("tokendraw list").partition("\nfilter ")[2]
+    assert re.search(r"^top_n_sigma_sample +available ", listed, re.MULTILINE)
+    draw = pages.blocks(FILTER, "python")[1]
+    (printed,) = re.findall(r"print\(.*\)  # (.*)", draw)
+    (readme,) = pages.blocks((EXAMPLE / "README.md").read_text(encoding="utf-8"), "python")
+    loads = "import sys, top_n_sigma_filter; print('torch' in sys.modules)"
+    for source, output in (
+        (loads, "False"),
+        (draw, printed),
+        (f"{readme}\nprint(*out.token_ids.shape)", "2"),
+    ):
+        (tmp_path / "page.py").write_text(source, encoding="utf-8")
+        assert shell("python page.py") == f"{output}\n"
+    assert " passed" in (told := shell(f"pytest -q {EXAMPLE}")), told
+    assert "failed" not in told
+
+
+@pytest.mark.slow
+def test_installed_distributions_run_the_readme_python(shell, tmp_path):
+    for line in pages.blocks(README, "")[1].splitlines():
+        assert shell(line.partition("  #")[0], ROOT) == ""
+    source = "\n".join(pages.blocks(README, "python"))
+    (tmp_path / "example.py").write_text(f"{source}\nprint(tokendraw.__file__)\n", encoding="utf-8")
+    printed = shell("python example.py")
+    assert printed.startswith("sample on cpu: native")
+    assert printed.endswith(f"{tmp_path}/site/tokendraw/__init__.py\n")
+
+
+def test_the_index_names_every_page():
+    listed = re.findall(r"^\| \[(\S+)\]", pages.text_of("docs/README.md"), re.MULTILINE)
+    assert {*listed, "README.md"} == {path.name for path in (ROOT / "docs").glob("*.md")}
+
+
+class TestThePageForOperators:
+    def test_the_exit_codes_are_the_codes_of_the_command(self):
+        from tokendraw.cli import command
+
+        codes = {int(code) for code in re.findall(r"^\| (\d+) \|", OPERATORS, re.MULTILINE)}
+        assert codes == {0, command.NOT_USABLE, command.USAGE, command.INTERRUPTED, command.PIPE_CLOSED}
+
+    def test_the_page_names_every_command_and_every_variable(self):
+        from tokendraw.backends.discovery.settings import ENGINE_SWITCHES, VARIABLES
+        from tokendraw.cli.app import BUILT_IN, OWNERS
+
+        named = set(re.findall(r"^\| `tokendraw (\w+)", OPERATORS, re.MULTILINE))
+        assert named == {*BUILT_IN, *OWNERS}
+        assert set(re.findall(r"^\| `(TOKENDRAW_\w+)=", OPERATORS, re.MULTILINE)) == {
+            *VARIABLES,
+            *ENGINE_SWITCHES,
+        }
+
+
+class TestThePageForEngineAuthors:
+    def test_the_page_quotes_the_message_of_a_check(self):
+        with pytest.raises(tokendraw.InvalidParameterError) as caught:
+            tokendraw.SamplingParams(temperature=-1).check()
+        assert f"`{caught.value}`" in ENGINES
+
+    def test_the_page_names_every_error_of_a_caller(self):
+        errors = [
+            name
+            for name in tokendraw.__all__
+            if isinstance(kind := getattr(tokendraw, name), type) and issubclass(kind, Exception | Warning)
+        ]
+        assert [name for name in errors if f"`{name}`" not in ENGINES] == []
+
+    def test_the_page_states_the_rule_of_split_batches(self):
+        from tokendraw.calls.routing import MIN_SPLIT_ROWS
+
+        assert f"at least {MIN_SPLIT_ROWS} rows stay" in ENGINES
+
+
+class TestThePageForPluginAuthors:
+    UPSTREAM, CONFORMANCE, DISCOVERY = pages.blocks(PLUGINS, "python")
+    TABLES = re.findall(r"tests it by \|\n(.*?)\n\n", PLUGINS, re.DOTALL)
+
+    def test_the_shown_tests_are_the_tests_of_the_kit(self):
+        names = {}
+        exec(self.CONFORMANCE, names)
+        assert issubclass(names["TestAcme"], names["SamplerConformance"])
+
+    def test_the_table_of_releases_gives_the_shown_reasons(self, dists):
+        dists.add_engine_ops()
+        names = {}
+        exec(self.UPSTREAM, names)
+        packer = Sm90W4Capabilities(formats=("fp4", "int4", "fp4_fp8"), layouts=("v1", "v2"), unpacks=True)
+        reserve = PluginInfo(name="b", api_version=1, priority=0, operations={"pack_sm90_w4": packer})
+        acme = dataclasses.replace(
+            reserve, name="acme", priority=50, upstream=check_upstream(names["UPSTREAM"])
+        )
+        documented = [row for row in pages.rows(PLUGINS, 2) if "acme-kernels" in row[1]]
+        assert len(documented) == 4
+        for version, words in documented:
+            candidates = [
+                Candidate(name=info.name, state=State.LOADED, info=info, upstream_version=version)
+                for info in (acme, reserve)
+            ]
+            made = tokendraw.resolve(
+                candidates, Host(device_type="cpu"), HostNeed(), Choice(), operation="pack_sm90_w4"
+            )
+            assert {decision.name: decision.reason for decision in made.decisions}["acme"] == words
+
+    def test_the_test_of_a_broken_installation_passes(self, tmp_path, monkeypatch):
+        names = {}
+        exec(self.DISCOVERY, names)
+        names["test_a_broken_installation_is_listed_with_its_reason"](tmp_path, monkeypatch)
+
+    def test_every_named_line_of_the_kit_exists(self):
+        from tokendraw_testing import properties
+
+        known = {prop.name for prop in properties()}
+        named = {name for row in self.rows() for name in re.findall(r"`([^`]+)`", row[2])}
+        assert named - {"--device"} <= known
+
+    def test_every_capability_stands_in_the_tables(self):
+        named = {word for row in self.rows() for word in re.findall(r"`(\w+)", row[0])}
+        assert {field.name for field in dataclasses.fields(VerifyCapabilities)} <= named
+
+    def rows(self):
+        return [row for table in self.TABLES for row in pages.rows(table, 3)]
+
+
+TABLES_OF_NUMBERS = {
+    "H200": (
+        *("h200_design", 10, 7, 10),
+        lambda row: " x " in row[0] and row[0][0].isdigit(),
+        lambda row: [f"{row[0]} x {row[1]} {row[2]}", *row[3:9]],
+    ),
+    "verifications": (
+        *("h200_verify", 13, 6, 7),
+        lambda row: row[1] in ("rejection", "coupled"),
+        lambda row: [row[i] for i in (0, 4, 5, 8, 9, 11)],
+    ),
+    "page plans": (
+        *("h200_paged_kv", 6, 4, 4),
+        lambda row: re.fullmatch(r"\d+ x \d+", row[0]),
+        lambda row: row[:4],
+    ),
+    "weight layouts": (
+        *("h100_sm90_w4", 6, 5, 4),
+        lambda row: row[0].startswith("pack weights"),
+        lambda row: [*row[:4], row[5]],
+    ),
+    "edits": (
+        *("h200_process_logits", 4, 4, 12),
+        lambda row: row[0].startswith(("floor:", "triton-gumbel:", "torch:", "native:")),
+        list,
+    ),
+    "CPU": ("cpu", 6, 6, 7, lambda row: row[0].startswith(("zipf", "flat")), list),
+    "host time": (
+        *("cpu_host_time", 2, 2, 4),
+        lambda row: re.match(r"(sample|verify|from_params|with_positions),", row[0]),
+        list,
+    ),
+}
+"""File of results, columns there and in docs/numbers.md, number of shown rows, selection of rows, shown cells."""
+
+
+class TestThePageOfNumbers:
+    def test_every_file_of_results_stands_with_a_command(self):
+        """Results of two devices may share a line, since a single script makes both."""
+        lines = [line for line in NUMBERS.splitlines() if line.startswith("|")]
+        table = {
+            name: line
+            for line in lines
+            for name in re.findall(r"results/(?:cpu_|h100_|h200_)?(\w+\.md)", line)
+        }
+        for path in (ROOT / "benchmarks/results").glob("*.md"):
+            command = path.read_text(encoding="utf-8").splitlines()[0].partition(" --output")[0].strip("`")
+            tool, script, *_ = command.split()
+            line = table[re.sub("^(cpu|h100|h200)_", "", path.name)]
+            assert f"{tool} {script}" in line or "memcheck" in path.name, path.name
+
+    @pytest.mark.parametrize("table", TABLES_OF_NUMBERS)
+    def test_a_table_holds_rows_of_the_results(self, table):
+        file, measured_width, width, count, is_shown, cells = TABLES_OF_NUMBERS[table]
+        rows = pages.rows(pages.text_of(f"benchmarks/results/{file}.md"), measured_width)
+        measured = [cells(row) for row in rows]
+        documented = [row for row in pages.rows(NUMBERS, width) if is_shown(row)]
+        assert len(documented) == count
+        assert [row for row in documented if row not in measured] == []
+
+    def test_the_table_of_split_batches_equals_the_results(self):
+        measured = {
+            tuple(cell.partition(" (")[0] for cell in row[:3])
+            for row in pages.rows(pages.text_of("benchmarks/results/h200_routing.md"), 4)
+        }
+        documented = [row for row in pages.rows(NUMBERS, 3) if row[0].isdigit()]
+        assert len(documented) == 6
+        for count, *times in documented:
+            assert (f"{count} x 151936 bfloat16", *(time.replace(",", "") for time in times)) in measured
+
+    def test_the_table_of_routing_on_a_cpu_equals_the_results(self):
+        """Milliseconds, where the results have microseconds."""
+        faster, slower = (
+            {row[0]: row[1:3] for row in pages.rows(pages.text_of(f"benchmarks/results/{name}.md"), 4)}
+            for name in ("cpu_routing", "cpu_routing_slower")
+        )
+        documented = [row for row in pages.rows(NUMBERS, 5) if row[0].isdigit()]
+        assert [row[0] for row in documented] == ["2", "4", "8", "16", "64"]
+        for rows, *shown_times in documented:
+            batch = f"{rows} x 128256 float32"
+            measured = [f"{int(time) / 1000:.1f}" for time in (*faster[batch], *slower[batch])]
+            assert shown_times == measured, rows
+
+
+class TestThePageOnParameters:
+    PAGE = pages.text_of("docs/parameters.md")
+    NAMED = frozenset(re.findall(r"`(\w+)`", PAGE))
+    NOT_ABOUT_TOKENS = (
+        "use_cache cache_implementation cache_config max_cache_len output_attentions output_hidden_states "
+        "return_dict_in_generate pad_token_id bos_token_id decoder_start_token_id is_assistant max_matching_ngram_size "
+        "assistant_lookbehind target_lookbehind compile_config disable_compile continuous_batching_config low_memory "
+        "prefill_chunk_size transformers_version"
+    )
+    """Fields of transformers: of caches, outputs, padding, how drafts are made, speed."""
+
+    def test_the_page_names_every_parameter_of_transformers_for_tokens(self):
+        from transformers import GenerationConfig
+
+        known = {name for name in GenerationConfig().to_dict() if not name.startswith("_")}
+        assert known - set(self.NOT_ABOUT_TOKENS.split()) <= self.NAMED
+
+    def test_the_page_names_every_parameter_of_tokendraw(self):
+        ours = {field.name for field in dataclasses.fields(tokendraw.SamplingParams)}
+        assert ours <= {name.partition("=")[0] for name in re.findall(r"`([^`]+)`", self.PAGE)}
+
+
+class TestTheGuideForContributors:
+    TEXT = pages.text_of("CONTRIBUTING.md")
+
+    def test_the_map_has_the_enforced_layers(self):
+        contracts = tomllib.loads(pages.text_of("pyproject.toml"))["tool"]["importlinter"]["contracts"]
+        (layers,) = [
+            contract["layers"] for contract in contracts if contract.get("containers") == ["tokendraw"]
+        ]
+        rooms = [re.findall(r"`(\w+)`", row[0]) for row in pages.rows(self.TEXT, 2)]
+        assert [row for row in rooms if row and row[0] in re.findall(r"\w+", " ".join(layers))] == [
+            layer.split(" | ") for layer in layers
+        ]
+
+    def test_every_named_file_and_folder_exists(self):
+        named = re.findall(
+            r"`((?:core|testing|bench|plugins|tests|docs|benchmarks|examples|integrations)/[\w./]*)`",
+            self.TEXT,
+        )
+        made = {"plugins/acme", "tests/plugins/test_acme.py"}
+        assert [path for path in named if path not in made and not (ROOT / path).exists()] == []
+
+    def test_every_named_target_of_make_exists(self):
+        targets = set(re.findall(r"^([\w-]+):", pages.text_of("Makefile"), re.MULTILINE))
+        assert set(re.findall(r"make ([\w-]+)", " ".join(re.findall(r"`([^`]+)`", self.TEXT)))) <= targets
+
+
+@pytest.mark.parametrize("plugin", ["native", "flashinfer"])
+def test_the_table_of_files_in_the_readme_of_a_plugin_is_complete(plugin):
+    named = set(re.findall(r"^\| `(\w+\.py)` \|", pages.text_of(f"plugins/{plugin}/README.md"), re.MULTILINE))
+    files = {path.name for path in (ROOT / f"plugins/{plugin}/src/tokendraw_{plugin}").glob("*.py")}
+    assert named == files - {"__init__.py"}
+
+
+def test_the_code_of_the_page_is_the_example():
+    shown, draw, test = pages.blocks(FILTER, "python")
+    module = (EXAMPLE / "top_n_sigma_filter.py").read_text(encoding="utf-8")
+    assert module.partition('"""\n\n')[2] == shown
+    assert len(shown.splitlines()) <= 12
+    (entry_point,) = pages.blocks(FILTER, "toml")
+    assert entry_point in (EXAMPLE / "pyproject.toml").read_text(encoding="utf-8")
+    assert "top_n_sigma_sample" in draw
+    assert test in (EXAMPLE / "tests" / "test_filter.py").read_text(encoding="utf-8")
+
+
+def test_the_page_explains_every_line_of_a_check():
+    table = FILTER.partition("| line | fails")[2]
+    named = [name for cell, _ in pages.rows(table, 2) for name in re.findall(r"`([^`]+)`", cell)]
+    assert named[: len(line_names())] == list(line_names())
+    assert named == [name.removesuffix(", native") for name in line_names(["native"])]
+
+
+def test_the_first_screen_has_a_reason_a_figure_and_an_example():
+    """On the first screen a reader meets a reason, a figure and an example."""
+    assert len(README.splitlines()) < 130
+    first_screen = README.splitlines()[:35]
+    assert any("FlashInfer" in line and " us" in line for line in first_screen)
+    assert "out = sampler.sample(logits, metadata)" in first_screen
+
+
+def test_the_figures_equal_the_tables():
+    """Of each backend the cell of float32 logits with top-k and top-p."""
+    figure = {name: text for name, _, _, text in pages.rows(README, 4)}
+    (native,) = re.findall(
+        r"([\d.]+) ms on 2 CPU threads, where a sort-based pipeline takes ([\d.]+) ms", figure["native"]
+    )
+    cpu = [
+        row[2:4]
+        for row in pages.rows(pages.text_of("benchmarks/results/cpu.md"), 6)
+        if row[:2] == ["zipf 1.0", "k = 50, p = 0.9"]
+    ]
+    assert cpu == [[native[1], native[0]]]
+
+    (gumbel,) = re.findall(r"([\d.]+) us, ([\d.]+) times a read", figure["triton-gumbel"])
+    design = {
+        row[2]: (row[7], row[8])
+        for row in pages.rows(pages.text_of("benchmarks/results/h200_design.md"), 10)
+        if row[:2] + row[3:5] == ["1024", "151936", "both", "gaussian"]
+    }
+    assert design["float32"][0] == f"{gumbel[0]} ({gumbel[1]}x)"
+    first_screen = [row[1:] for row in pages.rows(README, 3) if row[1].endswith(" us")]
+    assert first_screen == [
+        [f"{design[dtype][column].partition(' ')[0]} us" for dtype in ("float32", "bfloat16")]
+        for column in (0, 1)
+    ]
+
+    exact, cut = re.findall(r"([\d,]+) us", figure["flashinfer"])
+    ways = {
+        row[0]: row[7].partition(" ")[0]
+        for row in pages.rows(pages.text_of("benchmarks/results/h200_flashinfer.md"), 9)
+    }
+    assert ways["top_k_first: top_k_renorm_probs, top_p_sampling_from_probs"] == exact.replace(",", "")
+    assert ways["top_k_first: cake_sampling.top_k_top_p_sampling_from_probs"] == cut
+
+
+def test_the_readme_s_commands_for_plugins_are_commands_of_the_guide():
+    lines = [line.partition("  #")[0].strip() for line in pages.blocks(README, "")[2].splitlines()]
+    guide = [line for line, _ in pages.commands(PLUGINS)]
+    assert [line for line in guide if line in lines] == lines
+
+
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+ONE_PIXEL = 1.0
+"""Of pictures some 350 wide: logits are summed in another order on another CPU."""
+
+
+def test_the_page_shows_every_picture_with_words_for_it():
+    shown = re.findall(r"^!\[(.+)\]\(images/(.+)\)$", TOUR, re.MULTILINE)
+    assert sorted(name for _, name in shown) == sorted(path.name for path in (ROOT / "docs/images").iterdir())
+    assert all(len(words) > 40 for words, _ in shown)
+
+
+@pytest.mark.slow
+def test_the_code_draws_the_committed_pictures_and_what_the_page_says_of_them_is_so(tmp_path):
+    """The page runs once for all pictures and words. A share beyond five deviations: one of 100,000 seeds."""
+    names = tour.draw(tmp_path)
+    drawn, committed = (
+        {path.name: path.read_text(encoding="utf-8") for path in (place / "images").iterdir()}
+        for place in (tmp_path, ROOT / "docs")
+    )
+    assert drawn.keys() == committed.keys()
+    assert {name for name in drawn if is_other(drawn[name], committed[name])} == set(), "run `make tour`"
+
+    def kept(**fields):
+        rows = names["A_CUP_OF"], names["STRONG_BLACK"]
+        return [int((names["distribution"](row, **fields) > 0).sum()) for row in rows]
+
+    assert kept(top_k=4) == [4, 4]
+    assert kept(top_p=0.9) == [7, 2]
+    assert kept(min_p=0.1) == [8, 2]
+    assert names["same"].tolist() == [True, True, True, False]
+    for shares, probs, count in (
+        (names["shares"], names["probs"], 2000),
+        (names["emitted"], names["p"], 4000),
+    ):
+        errors = (shares - probs).abs() / (probs * (1 - probs) / count).sqrt().clamp(min=1e-9)
+        assert errors.max() < 5
+    assert abs(names["accepted"] - 0.58) < 0.04
+
+
+def is_other(drawn, committed):
+    """Whether two pictures differ in more than numbers of a pixel."""
+    numbers = [[float(number) for number in NUMBER.findall(text)] for text in (drawn, committed)]
+    words = [NUMBER.sub("", text) for text in (drawn, committed)]
+    return words[0] != words[1] or any(abs(a - b) > ONE_PIXEL for a, b in zip(*numbers, strict=True))
