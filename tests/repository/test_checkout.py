@@ -27,7 +27,7 @@ def pytest_with(folder):
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
-        [*command, "tests/calls/test_memory.py"],
+        [*command, "tests/calls/test_processes.py"],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
