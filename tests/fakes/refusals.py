@@ -16,16 +16,24 @@ def error_of(call: str, names: dict[str, Any]) -> str:
     return f"raised nothing, and returned {returned!r}"
 
 
-def compare(table: Path, names: Callable[[], dict[str, Any]]) -> None:
-    """Compare a table with what its calls raise now, as a whole; to change it, copy what the failure shows.
+class Table:
+    """A table beside the file of a test, whose name ends in ``.txt``.
 
-    :param names: makes the names that a call uses, anew for each.
+    ``assert table.found(names) == table.text`` compares it as a whole; to change it, copy what the failure shows.
     """
-    expected = table.read_text(encoding="utf-8")
-    found = []
-    for line in expected.splitlines():
-        if line and not line.startswith((" ", "#")):
-            found += [line, f"    {error_of(line, names())}"]
-        elif not line.startswith(" "):
-            found.append(line)
-    assert "\n".join([*found, ""]) == expected
+
+    def __init__(self, test: str, name: str) -> None:
+        self.text = Path(test).with_name(name).read_text(encoding="utf-8")
+
+    def found(self, names: Callable[[], dict[str, Any]]) -> str:
+        """Return the table with the errors that its calls raise now.
+
+        :param names: makes the names that a call uses, anew for each.
+        """
+        lines = []
+        for line in self.text.splitlines():
+            if not line.startswith(" "):
+                lines.append(line)
+                if line and not line.startswith("#"):
+                    lines.append(f"    {error_of(line, names())}")
+        return "\n".join([*lines, ""])

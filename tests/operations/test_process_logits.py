@@ -1,7 +1,6 @@
 """Edits are made in the caller's logits, by a processor that serves all of them; what is impossible is refused."""
 
 import importlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -362,4 +361,5 @@ def names():
 
 
 def test_what_is_refused_with_which_words_before_a_logit_changes():
-    refusals.compare(Path(__file__).with_name("process_refusals.txt"), names)
+    table = refusals.Table(__file__, "process_refusals.txt")
+    assert table.found(names) == table.text
