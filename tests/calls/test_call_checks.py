@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from calling import drafting, recording, refused
+import call_tables
+from calling import CPU, drafting, loaded, recording, refused, selection_of
 from fake_candidates import VERIFYING
 from fake_dists import EVERYTHING, faulty
 from tokendraw import (
     Drafts,
     InvalidInputError,
     LogprobsTensors,
+    Need,
     PluginError,
     SamplerFallbackWarning,
     SamplerOutput,
@@ -26,6 +28,8 @@ from tokendraw import (
     VerifyOutput,
     load_sampler,
 )
+from tokendraw.calls.negotiator import Negotiator
+from tokendraw.providers.sampler import Sampler
 
 PLAIN = SamplingMetadata.from_params([SamplingParams()] * 2)
 ASKING = SamplingMetadata.from_params([SamplingParams(logprobs=2)] * 2)
@@ -52,87 +56,90 @@ def best(ids=IDS, values=VALUES, ranks=RANKS, mass="torch.zeros(2)"):
     return out(best=f"tokendraw.LogprobsTensors({ids}, {values}, {ranks})", mass=mass)
 
 
-TOKENS, TABLE = (
-    "return token_ids [2] torch.int64 on cpu, found",
-    "return logprobs of the type LogprobsTensors, found",
-)
-FORMS = {
-    f"{TOKENS} [2] torch.int32 on cpu": out("logits.argmax(-1).int()"),
-    f"{TOKENS} [2, 1] torch.int64 on cpu": out("logits.argmax(-1)[:, None]"),
-    f"{TOKENS} [2] torch.int64 on meta": out("logits.argmax(-1).to('meta')"),
-    f"{TOKENS} list": out("[1, 2]"),
-    "return a SamplerOutput, found NoneType": "return None",
-    "return a SamplerOutput, found tuple": "return logits.argmax(-1), torch.ones(2, dtype=torch.bool)",
-    "return valid [2] torch.bool on cpu, found [2] torch.int64 on cpu": out(valid=RANKS),
-    f"{TABLE} NoneType": out(mass="torch.zeros(2)"),
-    f"{TABLE} Tensor": out(best=VALUES, mass="torch.zeros(2)"),
-    "return logprobs.token_ids [2, 3] torch.int64 on cpu, found [2, 2] torch.int64 on cpu": best(
-        f"{IDS}[:, 1:]"
-    ),
-    "return logprobs.logprobs [2, 3] torch.float32 on cpu, found [2, 3] torch.float64 on cpu": best(
-        values=f"{VALUES}.double()"
-    ),
-    "return logprobs.ranks [2] torch.int64 on cpu, found [2, 3] torch.int64 on cpu": best(ranks=IDS),
-    "return logprobs.ranks [2] torch.int64 on cpu, found NoneType": best(ranks="None"),
-    "return log_kept_mass [2] torch.float32 on cpu, found NoneType": best(mass="None"),
-}
-"""Wrong at a glance: what acme needs to do, and the statements of its draw."""
-VALUES_OF_OUTPUTS = {
-    "return token_ids in [0, 4), found 4 in row 1 of 2": out("torch.tensor([0, 4])"),
-    "return token_ids in [0, 4), found -1 in row 0 of 2": out("torch.tensor([-1, 4])"),
-    "leave logits unmodified, found 1 of 2 rows changed": "logits[1, 0] = 1.0",
-    "leave logits unmodified, found 1 of 2 rows changed ": "logits[0, 0] = 0.0",  # a zero of the other sign
-    "leave logits unmodified, found 2 of 2 rows changed": (
-        "logits[:, 0] = 1.0; raise tokendraw.InvalidInputError('no')"
-    ),
-    "return logprobs.logprobs at most 0 in the mode raw_logprobs, found 2e-08 at [1, 1] of [2, 3]": best(
-        values="torch.tensor([[-1.0, -1.0, -1.0], [-1.0, 2e-8, -1.0]])"
-    ),
-    "return log_kept_mass at most 0 in the mode raw_logprobs, found 1e-07 at [0] of [2]": best(
-        mass="torch.tensor([1e-7, 0.0])"
-    ),
-}
-
-
 @pytest.fixture
 def debug(monkeypatch):
     monkeypatch.setenv("TOKENDRAW_DEBUG", "1")
 
 
-def metadata_of(found):
-    return ASKING if "log" in found.partition(",")[0].replace("logits", "") else PLAIN
-
-
-@pytest.mark.usefixtures("debug")
-@pytest.mark.parametrize("found", FORMS | VALUES_OF_OUTPUTS)
-def test_with_the_switch_a_fault_is_an_error_that_names_the_sampler(dists, found):
-    dists.add_plugin("acme", faulty("acme", (FORMS | VALUES_OF_OUTPUTS)[found], after=1))
-    sampler, metadata = load_sampler(device="cpu"), metadata_of(found)
-    sampler.sample(batch(), metadata)
-    with pytest.raises(PluginError) as error:
-        sampler.sample(batch(), metadata)
-    assert str(error.value) == f"'acme' needs to {found.strip()}. {MEND}"
-    assert sampler.name == "acme"
-
-
-@pytest.mark.parametrize("found", FORMS)
-def test_without_it_a_wrong_form_counts_as_a_call_that_raised(dists, found):
-    dists.add_plugin("acme", faulty("acme", FORMS[found]))
+@pytest.mark.parametrize("logprobs", [False, True])
+def test_without_the_switch_a_wrong_form_counts_as_a_call_that_raised(dists, logprobs):
+    fault, metadata = (best(ranks="None"), ASKING) if logprobs else ("return None", PLAIN)
+    form = "logprobs.ranks [2] torch.int64 on cpu" if logprobs else "a SamplerOutput"
+    found = f"return {form}, found NoneType"
+    dists.add_plugin("acme", faulty("acme", fault))
     explicit, default = load_sampler("acme", device="cpu"), load_sampler(device="cpu")
     with pytest.raises(PluginError) as error:
-        explicit.sample(batch(), metadata_of(found))
+        explicit.sample(batch(), metadata)
     assert str(error.value) == f"'acme' needs to {found}. {MEND}"
     assert error.value.__notes__ == [
         "'acme' was asked for by the argument sampler=, so no other one takes over. "
         "Leave out sampler= to let tokendraw choose."
     ]
     with pytest.warns(SamplerFallbackWarning) as told:
-        default.sample(batch(), metadata_of(found))
+        default.sample(batch(), metadata)
     assert [str(warning.message) for warning in told] == [
         f"'acme' failed: its call needs to {found}. Using 'native' from here on. "
         "Set TOKENDRAW_DISABLE=acme to silence this."
     ]
     assert default.name == "native"
+
+
+@pytest.mark.usefixtures("debug")
+def test_with_the_switch_a_fault_of_a_default_choice_is_raised_too(dists):
+    dists.add_plugin("acme", faulty("acme", "return None", after=1))
+    sampler = load_sampler(device="cpu")
+    sampler.sample(batch(), PLAIN)
+    with pytest.raises(PluginError, match=r"^'acme' needs to return a SamplerOutput, found NoneType"):
+        sampler.sample(batch(), PLAIN)
+    assert sampler.name == "acme"
+
+
+class Drawing:
+    """Returns what a function of the logits does, or runs it as a fault before a sound draw."""
+
+    def __init__(self, draw):
+        self.draw = draw
+
+    def sample(self, logits, metadata):
+        return self.draw(logits)
+
+
+def drawn(draw, logprobs=None, debug=True):
+    """Draw by a function, at first soundly; a wrong form is found without the switch too."""
+    backend = Drawing(lambda logits: output(logits, table(logprobs), torch.zeros(2)))
+    sampler = Sampler(Negotiator(CPU, Need(), debug=debug, selected=[selection_of(loaded("acme", backend))]))
+    metadata = SamplingMetadata.from_params([SamplingParams(logprobs=logprobs)] * 2)
+    sampler.sample(batch(), metadata)
+    backend.draw = draw
+    sampler.sample(batch(), metadata)
+
+
+def output(logits, best=None, mass=None, token_ids=None, valid=None):
+    valid = torch.ones(2, dtype=torch.bool) if valid is None else valid
+    return SamplerOutput(logits.argmax(-1) if token_ids is None else token_ids, valid, best, mass)
+
+
+def table(n, **changes):
+    """Logprobs of N tokens beside the drawn one."""
+    if n is None:
+        return None
+    values = torch.zeros(2, 1 + n)
+    fields = {
+        "token_ids": values.long(),
+        "logprobs": values,
+        "ranks": torch.ones(2, dtype=torch.int64),
+    } | changes
+    return LogprobsTensors(**fields)
+
+
+def raising(logits):
+    logits[:, 0] = 1.0
+    raise InvalidInputError("no")
+
+
+def test_what_is_a_fault_of_a_plugin_in_which_words():
+    faults = call_tables.Table(__file__, "faults.txt")
+    assert faults.found(lambda: dict(globals())) == faults.text
 
 
 @pytest.mark.parametrize("switch", ["", "0"])
@@ -245,52 +252,6 @@ def setting(name, index, value):
 def failing(target_logits, drafts):
     target_logits[:2, 0] = 1.0
     raise RuntimeError("late")
-
-
-UP_TO = "return token_ids in [0, 5) up to the last token of a request, found"
-MASS = "return log_kept_mass"
-VERIFICATIONS = {
-    "return token_ids [3, 3] torch.int64 on cpu, found NoneType": Faulty(None),
-    "return token_ids [3, 3] torch.int64 on cpu, found [3, 2] torch.int64 on cpu": Faulty(
-        ((1, 4), (4, -1), (4, -1))
-    ),
-    "return num_accepted [3] torch.int32 on cpu, found [3] torch.int64 on cpu": Faulty(dtype=torch.int64),
-    "return num_accepted in [0, 0], found 1 for request 1 of 3": Faulty(
-        ((1, 4, -1), (4, 4, -1), (4, -1, -1)), (1, 1, 0)
-    ),
-    "return num_accepted in [0, 1], found -1 for request 2 of 3": Faulty(accepted=(1, 0, -1)),
-    "return the accepted drafts, found token 2 for draft 1 of request 0": Faulty(
-        ((2, 4, -1), (4, -1, -1), (4, -1, -1))
-    ),
-    f"{UP_TO} 5 as token 0 of the 1 of request 2": Faulty(((1, 4, -1), (4, -1, -1), (5, -1, -1))),
-    f"{UP_TO} -1 as token 1 of the 2 of request 0": Faulty(((1, -1, -1), (4, -1, -1), (4, -1, -1))),
-    "return token_ids -1 behind the last token of a request, found 0 behind the 1 of request 1": Faulty(
-        ((1, 4, -1), (4, 0, -1), (4, -1, -1))
-    ),
-    "leave target_logits unmodified, found 1 of 6 rows changed": setting("target_logits", (4, 1), 1.0),
-    "leave target_logits unmodified, found 2 of 6 rows changed": Faulty(act=failing),
-    "leave draft_token_ids unmodified, found 1 of 3 elements changed": setting("draft_token_ids", -1, -1),
-    "leave cu_num_logits unmodified, found 1 of 4 elements changed": setting("cu_num_logits", 3, 5),
-    "leave draft_logits unmodified, found 1 of 3 rows changed": setting("draft_logits", (1, 2), -0.0),
-    "leave draft_probs unmodified, found 1 of 3 rows changed": setting("draft_probs", (1, 2), 0.3),
-    f"{MASS} [3, 3] torch.float32 on cpu, found NoneType": Faulty(),
-    f"{MASS} [3, 3] torch.float32 on cpu, found [6] torch.float32 on cpu": Faulty(mass=torch.zeros(6)),
-    f"{MASS} at most 0 in the mode raw_logprobs, found 1e-07 at [1, 1] of [3, 3]": Faulty(
-        mass=torch.tensor([[0.0, 0.0, 0.0], [0.0, 1e-7, 0.0], [0.0, 0.0, 0.0]])
-    ),
-    "return logprobs.logprobs at most 0 in the mode raw_logprobs, found 1 at [0, 0, 0] of [3, 3, 2]": Faulty(
-        mass=torch.zeros(3, 3), value=1.0
-    ),
-}
-
-
-@pytest.mark.parametrize("found", VERIFICATIONS)
-def test_a_fault_of_a_verification_is_an_error_that_names_the_sampler(found):
-    kind = next((kind for kind in ("logits", "probs") if f"draft_{kind}" in found), "chosen")
-    asked = {"logprobs": 1} if found.startswith((MASS, "return logprobs")) else {}
-    with pytest.raises(PluginError) as error:
-        verified(VERIFICATIONS[found], kind, **asked)
-    assert str(error.value) == f"'acme' needs to {found}. {MEND}"
 
 
 @pytest.mark.parametrize("padded", [False, True])

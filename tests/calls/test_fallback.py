@@ -257,16 +257,6 @@ def test_nothing_is_copied_for_a_sampler_that_cannot_be_replaced(dists, monkeypa
     assert not Watched(dists, choice).gets_copy(batch())
 
 
-def test_where_there_is_no_room_for_a_copy_the_batch_itself_is_drawn_from(dists, monkeypatch):
-    def clone(logits):
-        raise torch.OutOfMemoryError
-
-    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
-    sampler = load_sampler(device="cpu")
-    monkeypatch.setattr(torch.Tensor, "clone", clone)
-    assert draw(sampler) == [1, 0]
-
-
 def test_a_batch_that_a_successor_may_have_overwritten_is_given_to_no_other_sampler(dists, monkeypatch):
     """The memory suffices for one copy, which the first sampler is given."""
     copied, calls = Call.copied, []

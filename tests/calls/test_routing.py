@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import call_tables
 from calling import CPU, Recorded, assert_same_rows, drafting, loaded, pair, refused, select, selection_of
 from fake_candidates import EVERYTHING, PER_ROW, VERIFYING
 from fake_dists import EVERYTHING as SERVING
@@ -63,34 +64,15 @@ def recorded(capabilities=FILTERS_ONLY, **options):
 # What a sampler cannot serve
 
 
-@pytest.mark.parametrize(
-    ("capabilities", "request_fields", "lacking"),
-    [
-        (Capabilities(), {}, None),
-        (Capabilities(), {"temperature": 0.0}, "greedy rows"),
-        (Capabilities(), {"seed": 1}, "seeded rows"),
-        (Capabilities(), {"top_k": 5}, "top_k per row"),
-        (Capabilities(), {"top_p": 0.5}, "top_p per row"),
-        (Capabilities(), {"min_p": 0.1}, "min_p per row"),
-        (Capabilities(), {"typical_p": 0.5}, "typical_p per row"),
-        (Capabilities(), {"xtc_probability": 0.5}, "xtc per row"),
-        (Capabilities(), {"logprobs": 0}, "rows with logprobs"),
-        (FILTERS_ONLY, {"min_p": 0.1, "filter_order": "temperature_last"}, "filter order temperature_last"),
-        (replace(FILTERS_ONLY, max_top_k=8), {"top_k": 8}, None),
-        (replace(FILTERS_ONLY, max_top_k=8), {"top_k": 9}, "top_k above 8"),
-        (replace(Capabilities(), max_vocab_size=V), {}, None),
-        (replace(Capabilities(), max_vocab_size=V - 1), {}, f"rows of a vocabulary above {V - 1}"),
-        (JOINT_ONLY, {"top_k": 5, "top_p": 0.9}, "filter order top_k_first"),
-        (JOINT_ONLY, {"min_p": 0.1, "top_p": 0.9}, "filter order top_k_first"),
-        (JOINT_ONLY, {"top_k": 5, "top_p": 0.9, "filter_order": "joint"}, None),
-        (JOINT_ONLY, {"top_k": 5, "min_p": 0.1}, None),  # where both orders keep the same
-        (JOINT_ONLY, {"top_p": 0.9}, None),
-    ],
-    ids=str,
-)
-def test_a_sampler_serves_what_it_promises_and_the_rest_is_named(capabilities, request_fields, lacking):
-    facts = RowKinds.of([SamplingParams(), SamplingParams(**request_fields)]).facts
-    assert loaded("acme", None, capabilities).reason_against(RowGroup(facts, V)) == lacking
+def lacking(capabilities, **fields):
+    """Return what a sampler of some capabilities lacks for a batch with a plain request and another."""
+    facts = RowKinds.of([SamplingParams(), SamplingParams(**fields)]).facts
+    return loaded("acme", None, capabilities).reason_against(RowGroup(facts, V))
+
+
+def test_who_serves_what_and_what_the_others_lack():
+    table = call_tables.Table(__file__, "served.txt")
+    assert table.found(lambda: dict(globals())) == table.text
 
 
 def test_a_limit_holds_for_all_that_a_batch_may_hold():
@@ -333,13 +315,6 @@ def test_where_nobody_needs_ranks_a_batch_of_both_has_none():
     assert (best.ranks, best.token_ids.shape[0]) == (None, ROWS)
 
 
-def test_whether_a_row_is_valid_is_said_by_who_draws_it():
-    logits = logits_of()
-    logits[3, 7] = logits[5, 7] = float("nan")
-    output = pair(FILTERS_ONLY, Recorded(1)).sample(logits, batch({3: SEEDED, 4: GREEDY}))
-    assert (~output.valid).nonzero().flatten().tolist() == [3]
-
-
 # Faults, and the capture of a graph
 
 
@@ -359,17 +334,6 @@ def test_neither_draws_from_logits_that_the_other_has_overwritten():
     assert torch.equal(logits, before)
     output = pair(FILTERS_ONLY, chosen=Overwriting()).sample(logits, batch({3: GREEDY}))
     assert torch.equal(output.token_ids, before.argmax(-1))
-
-
-@pytest.mark.parametrize("who", ["chosen", "companion"])
-def test_the_error_of_either_is_the_callers(who):
-    class Failing:
-        def sample(self, logits, metadata):
-            raise RuntimeError(f"{who} has no kernel image")
-
-    with pytest.raises(RuntimeError, match=f"{who} has no kernel image") as raised:
-        pair(FILTERS_ONLY, **{who: Failing()}).sample(logits_of(), batch({3: GREEDY}))
-    assert raised.value.__cause__ is None
 
 
 @pytest.mark.parametrize("was_drawn", [False, True])
@@ -420,18 +384,6 @@ def test_what_is_routed_away_is_logged_once_with_its_reason(caplog, metadata, he
         for _ in range(2):
             sampler.sample(logits_of(metadata().num_rows or 3), metadata())
     assert caplog.messages == [f"'acme' cannot serve {heard}"]
-
-
-def test_stats_count_rows_by_the_sampler_that_drew_them(warmup_on_a_cpu):
-    sampler, _, _ = recorded()
-    assert sampler.stats() == {}
-    sampler.sample(logits_of(), batch({}))
-    sampler.sample(logits_of(), batch({3: SEEDED}))
-    sampler.sample(logits_of(3), batch({0: SEEDED, 1: SEEDED}, 3))
-    counted = {"acme": 2 * ROWS - 1, "native": 4}
-    assert sampler.stats() == counted
-    sampler.warmup(V, dtypes=[torch.float32], batch_sizes=[12])
-    assert sampler.stats() == counted
 
 
 # An explicit choice has a second companion, the machine's preferred sampler, where that serves all rows of a call
@@ -538,32 +490,20 @@ def test_drafts_are_routed_by_the_verifier_as_samples_are():
 PROBS = {"draft_probs": torch.full((3, V), 0.02)}
 
 
-@pytest.mark.parametrize(
-    ("limits", "lists", "options", "who"),
-    [
-        ({}, [[1, 2], [], [3]], {}, "acme"),
-        ({"verify_modes": ("coupled",)}, [[1, 2], [], [3]], {}, "native"),
-        ({"draft_kinds": ("probs",)}, [[1, 2], [], [3]], {}, "native"),
-        ({"draft_kinds": ("probs",)}, [[1, 2], [], [3]], PROBS, "acme"),
-        ({"ragged_drafts": False}, [[1, 2], [], [3]], {}, "native"),
-        ({"ragged_drafts": False}, [[1], [2], [3]], {}, "acme"),
-        ({"placeholder_drafts": False}, [[1, -1], [], [3]], PROBS, "native"),
-        ({"placeholder_drafts": False}, [[1, 2], [], [3]], PROBS, "acme"),
-        ({"placeholder_drafts": False}, [[1, 2], [], [3]], {}, "native"),
-        ({"seeding": "launch"}, [[1, 2], [], [3]], {}, "native"),  # one request of three is seeded
-    ],
-    ids=str,
-)
-def test_a_batch_that_is_beyond_the_chosen_verifier_goes_whole_to_its_companion(limits, lists, options, who):
+def verifier(lists, *, probs=False, **limits):
+    """Return who verifies a batch with a seeded request: one with some limits or, of the whole batch, its companion."""
     chosen, companion = Counting(), Counting()
-    sampler = drafting(replace(VERIFYING, **limits), chosen, companion, companion_capabilities=VERIFYING)
+    capabilities = replace(VERIFYING, **limits)
+    sampler = drafting(capabilities, chosen, companion, companion_capabilities=VERIFYING)
     requests = SamplingMetadata.from_params([SEEDED, PLAIN, PLAIN], positions=range(3))
-    drafts = Drafts.from_lists(lists, **options)
+    drafts = Drafts.from_lists(lists, **(PROBS if probs else {}))
     sampler.verify(logits_of(drafts.num_rows), drafts, requests)
-    assert (chosen.requests, companion.requests) == (([3], []) if who == "acme" else ([], [3]))
-    if who == "native":
-        alone = drafting(replace(VERIFYING, **limits), chosen, companion_capabilities=None)
-        with pytest.raises(
-            SamplerUnavailableError, match=r"^'acme' cannot serve .* say so in SamplingMetadata\.facts"
-        ):
-            alone.verify(logits_of(drafts.num_rows), drafts, requests)
+    if chosen.requests:
+        return "the chosen one"
+    assert companion.requests == [3]
+    alone = drafting(capabilities, chosen, companion_capabilities=None)
+    with pytest.raises(
+        SamplerUnavailableError, match=r"^'acme' cannot serve .* say so in SamplingMetadata"
+    ) as error:
+        alone.verify(logits_of(drafts.num_rows), drafts, requests)
+    return str(error.value).partition(", ")[0]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-import refusals
+import call_tables
 import tokendraw
 from fake_dists import EVERYTHING, plugin
 from tokendraw import (
@@ -22,10 +22,6 @@ from tokendraw import (
 )
 from tokendraw.filters import FilterError, RowMoments, combined_floor
 from tokendraw.row_parameters import RowParameters
-from tokendraw_native.buffers import Buffers
-from tokendraw_native.moments import row_moments
-from tokendraw_native.row_stats import weights
-from tokendraw_native.rows import load
 from tokendraw_testing import logits_families
 
 INF, NAN = math.inf, math.nan
@@ -161,7 +157,7 @@ def ready(filters):
 
 
 def test_what_is_refused_with_which_words():
-    table = refusals.Table(__file__, "refusals.txt")
+    table = call_tables.Table(__file__, "refusals.txt")
     names = {"request": request, "ready": ready, "INF": INF, "NAN": NAN, "torch": torch}
     assert table.found(lambda: dict(names)) == table.text
 
@@ -263,28 +259,6 @@ def test_a_sampler_that_knows_nothing_of_filters_never_drops_one(dists, monkeypa
 def rows_of(count):
     rng = np.random.default_rng(0)
     return torch.from_numpy(np.stack([logits_families.gaussian(rng, 1500) for _ in range(count)]))
-
-
-def test_moments_are_those_of_float64_rounded_once_and_the_others_are_not_computed():
-    logits = rows_of(3)
-    logits[0, ::3], logits[1, 5] = -INF, NAN
-    temperatures, buffers = [0.3, 1.0, 30.0], Buffers(logits.device)
-    params = RowParameters.of(batch(*[SamplingParams(temperature=t) for t in temperatures]), 3, logits.device)
-    rows = load(logits, buffers)
-    weight, _ = weights(rows, params, buffers)
-    found = row_moments(rows, weight, params.inverse_temperature, tokendraw.plugin.MOMENTS, buffers)
-    for i, t in enumerate(temperatures):
-        x = logits[i].double().nan_to_num(nan=-INF, neginf=-INF).numpy()
-        y = ((x - x.max()) / t)[np.isfinite(x)]
-        p = np.exp(y) / np.exp(y).sum()
-        entropy = -(p[p > 0] * np.log(p[p > 0])).sum()
-        values = len(y), y.mean(), y.std(), np.log(np.exp(y).sum()), entropy, (p * p).sum()
-        for name, value in zip(tokendraw.plugin.MOMENTS, values, strict=True):
-            column = getattr(found, name)
-            assert (column.shape, column.dtype) == ((3,), torch.float32), name
-            assert column[i] == pytest.approx(value, rel=1e-6), (name, t)
-    alone = row_moments(rows, weight, params.inverse_temperature, ("entropy",), buffers)
-    assert alone == RowMoments(entropy=alone.entropy)
 
 
 SHARES = torch.tensor([[0.4, 0.2, 0.2, 0.1, 0.1]]).log()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import call_tables
 import pages
 import tokendraw
 from tokendraw import Drafts, RequestSlots, SamplingParams, VerifyOutput
@@ -14,7 +15,7 @@ V, INF = 12, float("inf")
 
 
 def slots_with(prompt=(), output=(), **fields):
-    slots = RequestSlots(2, 40, V)
+    slots = RequestSlots(2, 240, V)
     slots.add(1, SamplingParams(**fields), prompt, output)
     return slots
 
@@ -36,47 +37,9 @@ def costs(tokens, drafts=None, **fields):
     return found if drafts is not None else found[0]
 
 
-REPEATED, TWICE = [5, 1, 2, 3, 4, 6, 9], [1, 2, 3, 4, 9, 1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("tokens", "fields", "expected"),
-    [
-        ([*REPEATED, 3], {}, {}),
-        ([*REPEATED, 2, 3], {}, {4: 1}),
-        ([*REPEATED, 1, 2, 3], {}, {4: 2}),
-        ([*REPEATED, 5, 1, 2, 3], {}, {4: 4}),
-        ([*REPEATED, 5, 1, 2, 3], {"dry_multiplier": 0.75, "dry_base": 3.0}, {4: 0.75 * 9}),
-        # of several matches before one token the longest counts
-        ([2, 3, 4, 8, 1, 2, 3, 4, 9, 2, 3, 7, 1, 2, 3], {}, {4: 2, 7: 1}),
-        # a match may overlap the end of the history
-        ([8, 7, 7, 7, 7, 7], {}, {7: 4}),
-        ([8, 1, 2, 1, 2, 1, 2], {}, {1: 4}),
-        # a token without a match costs by an allowed length of 0
-        ([1, 2, 3, 2], {"dry_allowed_length": 0}, {1: 1, 2: 1, 3: 2}),
-        ([1, 2, 3, 2], {"dry_allowed_length": 1}, {3: 1}),
-        # no match reaches across a breaker, and a breaker costs nothing
-        (TWICE, {}, {4: 2}),
-        (TWICE, {"dry_sequence_breakers": [1]}, {4: 1}),
-        (TWICE, {"dry_sequence_breakers": [2]}, {}),
-        (TWICE, {"dry_sequence_breakers": [2], "dry_allowed_length": 1}, {4: 1}),
-        (TWICE, {"dry_sequence_breakers": [4]}, {}),
-        # a placeholder equals nothing
-        ([1, V, 3, 4, 9, 1, V, 3], {"dry_allowed_length": 1}, {4: 1}),
-        ([1, 2, 3, V, 9, 1, 2, 3], {}, {}),
-        # tokens before the last n are not searched
-        (TWICE, {"dry_penalty_last_n": 8}, {4: 2}),
-        (TWICE, {"dry_penalty_last_n": 7}, {4: 1}),
-        (TWICE, {"dry_penalty_last_n": 6}, {}),
-        # the largest power that is finite
-        ([7] * 39, {"dry_multiplier": 0.5, "dry_base": 1e4}, {7: pytest.approx(0.5e36)}),
-        ([7] * 39, {"dry_multiplier": 1e5, "dry_base": 1e4}, {7: INF}),
-        ([7] * 39, {"dry_base": 1.0}, {7: 1.0}),
-    ],
-    ids=str,
-)
-def test_a_repetition_costs(tokens, fields, expected):
-    assert costs(tokens, **fields) == expected
+def test_the_worked_examples_of_repetitions_and_thinking_budgets():
+    table = call_tables.Table(__file__, "edit_examples.txt")
+    assert table.found(lambda: {"costs": costs, "allowed": allowed}) == table.text
 
 
 def test_costs_are_subtracted_behind_the_penalties_and_rounded_with_them_once():
@@ -128,37 +91,6 @@ def allowed(prompt=(), output=(), budget=3, end=END, drafts=None, bitmask=None, 
     slots = slots_with(prompt, output, thinking_budget=(budget, START, end), **fields)
     found = [[i for i, x in enumerate(row) if x > -INF] for row in edited(slots, drafts, bitmask=bitmask)]
     return found if drafts is not None else found[0]
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        # tokens count from the newest start, and those of the prompt do not
-        (([*START, 5, 5, 5, 5], [6, 6]), EVERY_ID),
-        (([*START, 5, 5, 5, 5], [6, 6, 6]), [8]),
-        (([*START, 5], [6, 6, *START, 6, 6]), EVERY_ID),
-        (([], [*START, 6, 6, 6]), [8]),
-        (([], [1, 6, 2, 6, 6, 6]), EVERY_ID),
-        (([*START], [6, V, 6]), [8]),  # a placeholder counts
-        # thinking ends with the whole end behind the start
-        (([*START], [*END, 6, 6, 6]), EVERY_ID),
-        (([*END, *START], [6, 6, 6]), [8]),
-        (([*START], [8, 9, 6, 6]), [8]),
-        # an end that the model began is continued
-        (([*START], [6, 6, 8]), [9]),
-        (([*START], [6, 8, 9]), [10]),
-        (([*START], [6, 4, 4, 5], 3, (4, 4, 5, 4, 4, 7)), [4]),
-        (([*START], [4, 4, 5, 4, 4, 5], 3, (4, 4, 5, 4, 4, 7)), [4]),
-        # an id of the start is none of the end
-        (([*START], [], 0, (2, 3)), [2]),
-        (([*START], [2], 0, (2, 3)), [3]),
-        # drafts count
-        (([*START], [6], 3, END, [6, 6, 8, 9, 10]), [EVERY_ID, EVERY_ID, [8], [9], [10], EVERY_ID]),
-    ],
-    ids=str,
-)
-def test_a_thinking_budget_allows(given, expected):
-    assert allowed(*given) == expected
 
 
 def test_masks_are_set_aside_for_the_end_alone_and_biases_and_penalties_are_not():

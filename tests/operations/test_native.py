@@ -14,11 +14,8 @@ import isolation
 import tokendraw
 from tokendraw import Drafts, Need, RequestSlots, SamplingMetadata, SamplingParams, load_sampler
 from tokendraw._torch.threads import _setters
-from tokendraw.row_parameters import RowParameters
-from tokendraw_native import row_stats, row_threads, threshold_search
-from tokendraw_native.buffers import Buffers
+from tokendraw_native import row_threads, threshold_search
 from tokendraw_native.row_threads import CHUNK_LOGITS, map_steps, share_threads
-from tokendraw_native.topk import argmax, topk
 
 ROWS, VOCAB_SIZE = 64, 40_000
 """Five chunks of statistics, two of largest values."""
@@ -223,25 +220,6 @@ def test_a_caller_that_waits_for_a_helper_sleeps():
     assert waited[0] < 0.1
 
 
-def test_buffers_of_a_cpu_serve_the_next_call_inside_and_outside_of_inference_mode():
-    def address(_, buffers):
-        return buffers.take("test", 3, 7, torch.float32).zero_().data_ptr()
-
-    def addresses():
-        torch.set_num_threads(1)
-        with share_threads(torch.empty(2, CHUNK_LOGITS)):
-            return map_steps(address, 2, 1, CPU)
-
-    with torch.inference_mode():
-        first = addresses()
-    assert addresses() == first
-    buffers = Buffers(CPU)
-    small, large = buffers.take("test", 2, 3, torch.float32), buffers.take("test", 5, 4, torch.float32)
-    assert (small.shape, large.shape) == ((2, 3), (5, 4))
-    assert buffers.take("test", 4, 5, torch.float32).data_ptr() == large.data_ptr()
-    assert buffers.take("test", 4, 5, torch.float64).dtype == torch.float64
-
-
 # A small batch
 
 
@@ -291,28 +269,6 @@ def test_a_small_batch_is_drawn_by_the_calling_thread_alone_and_a_large_one_is_s
 # Other ways to a result
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("size", [1, 100, 16_385, 151_936])
-def test_the_largest_by_way_of_blocks_are_those_of_torch(size, dtype):
-    generator = torch.Generator().manual_seed(size)
-    for given in (
-        torch.randn(3, size, generator=generator),
-        torch.randint(0, 5, (3, size), generator=generator).float(),  # ties in every block
-        torch.arange(3 * size).view(3, size).float(),  # all in the last blocks, and behind them
-        torch.full((3, size), -torch.inf),
-    ):
-        x = given.to(dtype)
-        assert torch.equal(argmax(x), x.argmax(-1))
-        for n in (1, 51, 1024):
-            values, ids = topk(x, min(n, size))
-            assert torch.equal(values, x.topk(min(n, size)).values)
-            assert torch.equal(x.gather(-1, ids), values)
-            assert all(len(set(row.tolist())) == len(row) for row in ids)
-    x = torch.randn(2, 20_000)
-    x[0, 7] = x[1, -1] = torch.nan  # NaN comes first
-    assert topk(x, 3)[1][:, 0].tolist() == [7, 19_999]
-
-
 @pytest.mark.parametrize("numpy", [True, False], ids=["numpy", "torch"])
 def test_rows_are_sorted_by_value_with_and_without_numpy(monkeypatch, numpy):
     monkeypatch.setattr(threshold_search, "numpy_is_usable", lambda: numpy)
@@ -321,19 +277,6 @@ def test_rows_are_sorted_by_value_with_and_without_numpy(monkeypatch, numpy):
     order = threshold_search.descending_order(x)
     assert torch.equal(x.gather(-1, order), x.sort(-1, descending=True).values)
     assert torch.equal(order.sort(-1).values, torch.arange(1025).expand(5, -1))
-
-
-@pytest.mark.parametrize("top_p", [0.8, 0.3], ids=["alike", "apart"])
-def test_an_expanded_row_says_what_its_copies_say(top_p):
-    row = torch.randn(2500, generator=torch.Generator().manual_seed(1))
-    requests = [SamplingParams(temperature=0.7, top_p=p) for p in (0.8, 0.8, top_p)]
-    params = RowParameters.of(SamplingMetadata.from_params(requests), 3, CPU)
-    found, copies = (
-        row_stats.row_stats(x, params, masses=True) for x in (row.expand(3, -1), row.repeat(3, 1))
-    )
-    for field in fields(found):
-        own, same = getattr(found, field.name), getattr(copies, field.name)
-        assert torch.equal(own, same) if isinstance(own, torch.Tensor) else own == same
 
 
 # Processes

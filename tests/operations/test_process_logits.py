@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-import refusals
+import call_tables
 import tokendraw
 from calling import provider_of
 from cuda_batches import NoWait
@@ -15,7 +15,6 @@ from tokendraw import Drafts, PluginError, RequestSlots, SamplerFallbackWarning,
 from tokendraw.edits.append import Histories
 from tokendraw.edits.process import prove
 from tokendraw.plugin import EDITS, EditFacts, ProcessCapabilities, ProcessNeed
-from tokendraw.resolution import State
 from tokendraw_native.logits_processing import NativeProcessor
 
 CPU, V, INF = torch.device("cpu"), 40, float("inf")
@@ -229,19 +228,6 @@ def test_a_graph_under_capture_may_serve_what_captured_edits_say(monkeypatch):
 # Descriptions, and proofs
 
 
-@pytest.mark.parametrize("edits", [("bad_word",), ("top_k", "logit_bias"), "logit_bias", ()])
-def test_unknown_names_are_refused_in_the_description(dists, edits):
-    source = offering("process_logits", f"ProcessCapabilities(edits={edits!r})", PROCESSOR.format(process=""))
-    dists.add_plugin("acme", source)
-    (acme,) = (candidate for candidate in tokendraw.discover() if candidate.name == "acme")
-    names = ", ".join(map(repr, EDITS[:-1]))
-    assert (acme.state, acme.reason) == (
-        State.BROKEN,
-        f"ProcessCapabilities.edits of the operation 'process_logits' needs a tuple of at least one of {names} or "
-        f"'dry_multiplier', found {edits!r}",
-    )
-
-
 class Deaf(NativeProcessor):
     """Edits nothing."""
 
@@ -361,5 +347,5 @@ def names():
 
 
 def test_what_is_refused_with_which_words_before_a_logit_changes():
-    table = refusals.Table(__file__, "process_refusals.txt")
+    table = call_tables.Table(__file__, "process_refusals.txt")
     assert table.found(names) == table.text

@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 
-import refusals
+import call_tables
 import tokendraw
 from command_line import call
 from fake_dists import (
@@ -142,7 +142,7 @@ def test_what_is_asked_of_it_and_what_it_returns_is_checked_in_words(dists):
     add_scaler(dists, result="rows * factor if len(rows) == 3 else 'nothing'")
     names = {"tokendraw": tokendraw, "torch": torch, "Need": Need, "scale_need": scale_need, "ROWS": ROWS}
     names["scale"] = tokendraw.load("scale", "acme", device="cpu").scale
-    table = refusals.Table(__file__, "scale_refusals.txt")
+    table = call_tables.Table(__file__, "scale_refusals.txt")
     assert table.found(lambda: names) == table.text
     reason = "the request needs rounding down, found nearest"
     assert reason in only(need=scale_need(rounding="down"))

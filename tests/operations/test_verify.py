@@ -10,8 +10,6 @@ import tokendraw
 from cuda_batches import NoWait
 from tokendraw import BatchFacts, Drafts, Need, SamplingMetadata, SamplingParams, speculative
 from tokendraw.operations.row_methods import by_row
-from tokendraw.plugin import VerifyCapabilities
-from tokendraw_native import plugin
 from tokendraw_native.sampler import NativeSampler
 from verifying import Batch, chains, gaussian, native, row_metadata, verify
 
@@ -49,12 +47,6 @@ def test_rows_of_requests_are_known_without_a_look_at_the_device(device, num_dra
     assert [tensor.tolist() for tensor in found] == [offsets, requests, positions, bonus, target]
     assert {tensor.dtype for tensor in found} == {torch.int64}
     assert {tensor.device for tensor in found} == {counts.device}
-
-
-def test_rows_beyond_the_last_request_are_given_to_it():
-    cu_num_logits = torch.tensor([0, 3, 4])
-    assert speculative.row_index(cu_num_logits, 7).tolist() == [0, 0, 0, 1, 1, 1, 1]
-    assert speculative.target_rows(cu_num_logits, 4).tolist() == [0, 1, 3, 4]
 
 
 def spread(drafts, metadata=None):
@@ -139,13 +131,6 @@ def test_greedy_requests_accept_the_argmax_and_the_lowest_of_equals(device):
                 assert (chains(output), output.valid.tolist()) == ([tokens], [True])
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", [{}, {"draft_logits": np.empty((0, 7), np.float32)}])
-def test_no_requests_give_empty_tensors(device, mode, kind):
-    output = verify(native(device), np.empty((0, 7), np.float32), [], [], device=device, mode=mode, **kind)
-    assert (output.token_ids.shape, output.num_accepted.shape, output.valid.shape) == ((0, 1), (0,), (0,))
-
-
 def test_rows_without_anything_are_token_0_and_invalid(device):
     """In the target: p is all on token 0. In the draft: so is q by logits, and by probabilities it is nowhere."""
     sampler, params = native(device), SamplingParams(seed=6)
@@ -204,15 +189,3 @@ def test_every_shape_is_known_on_the_host(mode, kind, padded):
     assert (output.token_ids.shape, output.num_accepted.shape, output.valid.shape) == ((3, 5), (3,), (3,))
     assert (output.logprobs.token_ids.shape, output.logprobs.ranks.shape) == ((3, 5, 6), (3, 5))
     assert (output.log_kept_mass.shape, output.log_kept_mass.dtype) == ((3, 5), torch.float32)
-
-
-def test_native_offers_what_verifications_can_ask_for():
-    described = plugin.tokendraw_describe().operations
-    assert described["verify"] == VerifyCapabilities.of(
-        described["sample"],
-        verify_modes=("rejection", "coupled", "block"),
-        draft_kinds=("probs", "logits", "chosen"),
-        ragged_drafts=True,
-        placeholder_drafts=True,
-        sync_free=False,
-    )

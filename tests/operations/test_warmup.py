@@ -8,10 +8,8 @@ import pytest
 import torch
 
 import tokendraw
-from calling import drafting, one_token, provider_of, selected
+from calling import drafting, one_token, provider_of
 from fake_candidates import FILTERS, SEEDS, VERIFYING
-from fake_dists import EVERYTHING as OF_A_PLUGIN
-from fake_dists import plugin
 from tokendraw import LogprobsTensors, SamplerUnavailableError, SamplingMetadata, VerifyOutput, speculative
 from tokendraw.output import PAD_TOKEN_ID
 from tokendraw.plugin import EDITS, ProcessCapabilities, VerifyCapabilities
@@ -161,20 +159,6 @@ def test_kinds_that_the_chosen_one_does_not_serve_are_verified_by_its_companion_
     )
 
 
-def test_where_nobody_verifies_the_error_is_that_of_a_verification(dists):
-    dists.add_plugin("acme", plugin("acme", capabilities=OF_A_PLUGIN))
-    sampler, drawn, errors = tokendraw.load_sampler("acme", device="cpu"), [], []
-    selected(sampler).backend.object.sample = lambda *given, **options: drawn.append(given)
-    for call in (
-        lambda: sampler.verify(torch.zeros(1, 5), tokendraw.Drafts.from_lists([[]]), SamplingMetadata()),
-        lambda: sampler.warmup(5, **FLOAT32, max_drafts=1),
-    ):
-        with pytest.raises(SamplerUnavailableError) as refused:
-            call()
-        errors.append(str(refused.value))
-    assert (errors[0], drawn) == (errors[1], [])
-
-
 def test_batches_of_ones_own_are_drafted_and_verified_in_place_of_all_kinds():
     half = SamplingMetadata(temperature=torch.ones(3, dtype=torch.float16))
     rows = SamplingMetadata(temperature=torch.ones(2), row_index=torch.tensor([0] * 4 + [1] * 3))
@@ -256,14 +240,6 @@ def test_with_drafts_every_combination_of_dtypes_comes_in_one_row_and_in_padded_
     assert processor.stats() == {}
 
 
-def test_the_line_on_the_terminal_counts_all_calls(monkeypatch, capsys):
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich believes in a terminal
-    monkeypatch.setenv("COLUMNS", "100")
-    calls = edited(batch_sizes=[2], max_drafts=1, index_dtypes=[torch.int64], progress=True)
-    assert f"{len(calls)}/{len(calls)}" in capsys.readouterr().err
-    assert len(calls) == 3 * 127
-
-
 @pytest.mark.parametrize("has_companion", [True, False])
 def test_a_warmup_edits_as_the_chosen_processor_serves_and_then_as_its_companion_does(has_companion):
     edits, other = ("logit_bias", "min_tokens", "presence_penalty"), Editor()
@@ -276,16 +252,3 @@ def test_a_warmup_edits_as_the_chosen_processor_serves_and_then_as_its_companion
     }
     assert bool(other.calls) == has_companion
     assert all({*call[4], *(("bitmask",) if call[1] else ())} - {*edits} for call in other.calls)
-
-
-@pytest.mark.parametrize(
-    ("capabilities", "arguments", "lacking"),
-    [
-        (ProcessCapabilities(), {"dtypes": [torch.float16]}, "logits in float16"),
-        (ProcessCapabilities(), {"max_drafts": 1}, "rows of a verification"),
-        (ProcessCapabilities(max_vocab_size=10), {}, "rows of a vocabulary above 10"),
-    ],
-)
-def test_what_nobody_edits_is_refused_as_in_a_call(capabilities, arguments, lacking):
-    with pytest.raises(SamplerUnavailableError, match=f"'acme' cannot serve {lacking}"):
-        edited(capabilities, **arguments)

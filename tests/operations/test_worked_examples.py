@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import call_tables
 import tokendraw
 from calling import call, kept_sets, shown_values, tokens
 from fake_dists import plugin
@@ -23,10 +24,9 @@ from tokendraw_testing import reference
 
 INF, NAN = math.inf, math.nan
 MODES = ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs"]
-FOUR, FIVE = (0.4, 0.3, 0.2, 0.1), (0.4, 0.3, 0.2, 0.06, 0.04)
+FIVE = (0.4, 0.3, 0.2, 0.06, 0.04)
 LAST = {"filter_order": "temperature_last"}
 ALWAYS = {"xtc_probability": 1.0}
-ALL = [0, 1, 2, 3, 4]
 
 
 @pytest.fixture(scope="module")
@@ -48,63 +48,18 @@ def kept(sampler, logits, metadata):
     return mask[0].nonzero().flatten().tolist()
 
 
-@pytest.mark.parametrize(
-    ("probabilities", "fields", "expected"),
-    [
-        # |s - H| = 0.34, 0.17, 0.58
-        ((0.5, 0.3, 0.2), {"typical_p": 0.2}, [1]),
-        ((0.5, 0.3, 0.2), {"typical_p": 0.5}, [0, 1]),
-        ((0.5, 0.3, 0.2), {"typical_p": 0.9}, [0, 1, 2]),
-        # 0.36, 0.08, 0.33, 1.02; of the two largest 0.12, 0.16
-        (FOUR, {"typical_p": 0.45}, [1, 2]),
-        (FOUR, {"typical_p": 0.5, "top_k": 2}, [0]),
-        (FOUR, {"typical_p": 0.45, "top_p": 0.55}, [1]),
-        (FOUR, {"typical_p": 0.25, "top_p": 0.3, "filter_order": "joint"}, [1]),
-        ((0.25,) * 4, {"typical_p": 0.1}, [0, 1, 2, 3]),
-        ((0.0, 1.0, 0.0), {"typical_p": 0.1, **ALWAYS}, [1]),
-        (FOUR, {"typical_p": 0.5, "temperature": 0.0}, [0]),
-        (FIVE, ALWAYS, [2, 3, 4]),
-        (FIVE, {**ALWAYS, "xtc_threshold": 0.05}, [3, 4]),
-        (FIVE, {**ALWAYS, "xtc_threshold": 0.35}, ALL),
-        (FIVE, {**ALWAYS, "xtc_threshold": 0.35, "top_k": 2}, [1]),
-        ((0.4, 0.4, 0.2), {**ALWAYS, "xtc_threshold": 0.3}, [0, 1, 2]),
-        (FIVE, {**ALWAYS, "temperature": 0.0}, [0]),
-        (FIVE, {"xtc_probability": 0.0}, ALL),
-        (FOUR, {"min_p": 0.6, "temperature": 0.1, **LAST}, [0, 1]),
-        (FOUR, {"min_p": 0.6, "temperature": 0.1}, [0]),
-        (FOUR, {"min_p": 0.3, "top_p": 0.75, **LAST}, [0, 1, 2]),
-        (FOUR, {"min_p": 0.3, "top_p": 0.75}, [0, 1]),
-        (FOUR, {"min_p": 0.6, "typical_p": 0.45, **LAST}, [1, 2]),
-        (FOUR, {**ALWAYS, "xtc_threshold": 0.05, "temperature": 1e-3, **LAST}, [3]),
-    ],
-    ids=str,
-)
-def test_a_request_keeps(with_threshold, probabilities, fields, expected):
-    assert (
-        kept(
-            with_threshold, logits_of(probabilities), SamplingMetadata.from_params([SamplingParams(**fields)])
-        )
-        == expected
-    )
+def test_the_worked_examples_of_kept_sets(with_threshold):
+    def of_request(probabilities, **fields):
+        metadata = SamplingMetadata.from_params([SamplingParams(**fields)])
+        return kept(with_threshold, logits_of(probabilities), metadata)
 
+    def of_tensors(probabilities, **fields):
+        tensors = {name: torch.tensor([value]) for name, value in fields.items()}
+        return kept(with_threshold, logits_of(probabilities), SamplingMetadata(**tensors))
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({"typical_p": 1.5}, ALL),
-        ({"typical_p": NAN}, ALL),
-        ({"typical_p": -1.0}, [1]),
-        ({"xtc_probability": 2.0}, [2, 3, 4]),
-        ({"xtc_probability": NAN}, ALL),
-        ({"xtc_probability": 1.0, "xtc_threshold": NAN}, ALL),
-        ({"xtc_probability": 1.0, "xtc_threshold": 0.7}, ALL),
-        ({"xtc_probability": 1.0, "xtc_threshold": -1.0}, [4]),
-    ],
-    ids=str,
-)
-def test_a_ready_tensor_keeps_what_its_value_in_range_does(with_threshold, fields, expected):
-    tensors = {name: torch.tensor([value]) for name, value in fields.items()}
-    assert kept(with_threshold, logits_of(FIVE), SamplingMetadata(**tensors)) == expected
+    table = call_tables.Table(__file__, "kept_sets.txt")
+    names = {"request": of_request, "tensors": of_tensors, "NAN": NAN}
+    assert table.found(lambda: dict(names)) == table.text
 
 
 def test_bounds_are_the_least_and_the_greatest_kept_logit(with_threshold):
@@ -149,28 +104,6 @@ def test_top_p_just_below_1_still_drops_what_the_rest_outweighs_and_1_drops_noth
         params = SamplingParams(top_p=1.0, filter_order=order, logprobs=-1)
         both = [params, SamplingParams(top_p=0.5, top_k=2, min_p=0.1, logprobs=-1)]
         assert kept_sets(processed, np.repeat(far, 2, 0), both)[0].all()
-
-
-def test_zeros_of_both_signs_are_tied_and_the_last_token_of_a_large_vocabulary_may_be_the_edge(load_native):
-    """10,007 tokens: above native's sorts on a CPU, 8192; 156 blocks of 64 and 23 tokens, nine tiles and a part."""
-    processed, size = load_native("processed_logprobs"), 10_007
-    signs = np.array([[-1.0, -0.0, 0.0, -2.0], [-1.0, 0.0, -0.0, -2.0]], np.float32)
-    for fields in ({"top_k": 1}, {"top_p": 0.1}, {"min_p": 1.0}):
-        assert (
-            kept_sets(processed, signs, SamplingParams(logprobs=-1, **fields)).tolist()
-            == [[False, True, True, False]] * 2
-        )
-    flat = np.full((2, size), -20.0, np.float32)
-    flat[0, ::2], flat[0, 1::2] = -0.0, 0.0
-    flat[1, 0], flat[1, -1] = 1.0, 0.5
-    assert kept_sets(processed, flat[:1], SamplingParams(top_p=0.5, logprobs=-1)).all()
-    for fields in ({"top_p": 0.9}, {"top_k": 2}, {"top_k": 2, "top_p": 0.9}):
-        found = kept_sets(processed, flat[1:], SamplingParams(logprobs=-1, **fields))
-        assert np.flatnonzero(found[0]).tolist() == [0, size - 1]
-    permuted = np.random.default_rng(5).permutation(size).astype(np.float32)
-    for k in (1025, 3000):  # above the values that torch finds quickly
-        found = kept_sets(processed, permuted[None], SamplingParams(top_k=k, logprobs=-1))
-        assert np.array_equal(found[0], permuted >= size - k)
 
 
 # Which token is drawn
@@ -239,21 +172,6 @@ def test_no_finite_input_overflows_and_plus_infinity_outlasts_every_temperature_
         )
         assert set(tokens(out)) == {0, 2}
         np.testing.assert_allclose(out.logprobs.logprobs.cpu(), np.log(0.5), atol=1e-6)
-
-
-def test_no_rows_and_a_vocabulary_of_one(load_native, device):
-    logits = torch.tensor([[3.0], [-INF], [INF], [NAN]], device=device)
-    filtered = SamplingParams(top_k=1, top_p=0.5, min_p=1.0, seed=1, logprobs=2)
-    for params in (SamplingParams(temperature=0.0, logprobs=2), filtered):
-        out = call(load_native("processed_logprobs"), logits, params)
-        assert (tokens(out), out.valid.tolist()) == ([0] * 4, [True, False, True, False])
-        assert out.logprobs.token_ids[0].tolist() == [0, 0]
-    empty = torch.empty(0, device=device)
-    columns = dict.fromkeys(("temperature", "top_p", "min_p"), empty)
-    columns |= dict.fromkeys(("top_k", "seed", "positions", "logprobs"), empty.long())
-    out = load_native().sample(logits[:0], SamplingMetadata(**columns, facts=BatchFacts(max_logprobs=1)))
-    assert [tuple(t.shape) for t in (out.token_ids, out.valid, out.log_kept_mass)] == [(0,)] * 3
-    assert out.logprobs.token_ids.shape == out.logprobs.logprobs.shape == (0, 2)
 
 
 SMALL_WORDS = [17328888, 21443116, 43407172, 57895210, 67506913, 68249969, 71290664, 79328208]

@@ -3,15 +3,15 @@
 import copy
 import math
 import pickle
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 import torch
 
+import call_tables
 import tokendraw
 from calling import assert_same_rows, recording, refused
-from cuda_batches import Operations
 from tokendraw import (
     BatchFacts,
     Drafts,
@@ -67,80 +67,20 @@ def test_columns_hold_what_was_asked_for():
     assert metadata.facts.max_logprobs == 2**31 - 1
 
 
-@pytest.mark.parametrize("rows", [1, 3, 16, 129])
-def test_columns_come_in_one_memory_and_are_aligned(rows):
-    metadata = full(rows)
-    tensors = [getattr(metadata, name) for name in COLUMNS]
-    assert all(tensor.is_contiguous() and tensor.shape == (rows,) for tensor in tensors)
-    assert {tensor.data_ptr() % 16 for tensor in tensors} == {0}
-    first = min(tensor.data_ptr() for tensor in tensors)
-    assert max(tensor.data_ptr() for tensor in tensors) - first < len(tensors) * (8 * rows + 16)
-    with Operations() as found:
-        SamplingMetadata.from_params([EVERYTHING] * rows, device="meta", positions=range(rows))
-    assert found.count <= 24
-
-
-def test_one_value_of_another_type_changes_nothing_for_the_others():
-    """A column of plain numbers is checked as a whole, any other value by value."""
-    plain = [SamplingParams(temperature=0.5, top_k=-1, seed=1), SamplingParams(min_p=0.1, seed=2)]
-    expected = SamplingMetadata.from_params(plain, positions=[0, 1])
-    for same in ({"temperature": np.float32(0.5)}, {"top_k": np.int64(-1)}, {"seed": np.uint64(1)}):
-        odd = SamplingParams(**{"temperature": 0.5, "top_k": -1, "seed": 1} | same)
-        found = SamplingMetadata.from_params([odd, plain[1]], positions=[0, 1])
-        for name in ("temperature", "top_k", "min_p", "seed", "seeded"):
-            assert torch.equal(getattr(found, name), getattr(expected, name)), name
-        assert (found.facts, found.row_kinds.kinds) == (expected.facts, expected.row_kinds.kinds)
-
-
-NOTHING = {
-    **dict.fromkeys(
-        ("any_greedy", "any_seeded", "any_top_p", "any_min_p", "any_typical_p", "any_xtc"), False
-    ),
-    **dict.fromkeys(("any_joint", "any_temperature_last", "any_top_k_first"), False),
-    "max_top_k": 0,
-    "max_logprob_token_id": -1,
-    "filters": (),
-}
-
-
-@pytest.mark.parametrize(
-    ("asked", "known"),
-    [
-        ({}, {}),
-        ({"temperature": 0}, {"any_greedy": True, "all_greedy": True, "all_top_k": True}),
-        ({"seed": 0}, {"any_seeded": True, "all_seeded": True}),
-        ({"top_k": 7}, {"max_top_k": 7, "all_top_k": True}),
-        ({"top_p": 0.5}, {"any_top_p": True}),
-        ({"min_p": 0.1}, {"any_min_p": True}),
-        ({"top_p": 0.5, "min_p": 0.1}, {"any_top_p": True, "any_min_p": True, "any_top_k_first": True}),
-        (
-            {"top_p": 0.5, "filters": {"p_less": 1}},
-            {"any_top_p": True, "filters": ("p_less",), "any_top_k_first": True},
-        ),
-        (
-            {"top_p": 0.5, "min_p": 0.1, "filter_order": "joint"},
-            {"any_top_p": True, "any_min_p": True, "any_joint": True},
-        ),
-        ({"logprobs": 3}, {"max_logprobs": 3}),
-        ({"typical_p": 0.5, "xtc_threshold": 0.2}, {"any_typical_p": True}),
-        ({"xtc_probability": 0.5, "temperature": 0.5}, {"any_xtc": True}),
-        ({"filter_order": "temperature_last", "temperature": 0.5}, {}),
-        (
-            {"filter_order": "temperature_last", "min_p": 0.1},
-            {"any_temperature_last": True, "any_min_p": True},
-        ),
-    ],
-    ids=str,
-)
-def test_what_is_known_of_a_request_follows_from_its_parameters(asked, known):
+def known(**asked):
+    """Return the facts of a request that differ from those of one which asks for nothing."""
     kinds = RowKinds.of([SamplingParams(**asked)])
-    assert kinds.kinds == (kinds.facts,) == (BatchFacts(**(NOTHING | known)),)
+    assert kinds.kinds == (kinds.facts,)
     both = RowKinds.of([SamplingParams(**asked), EVERYTHING])
-    assert (
-        both.facts
-        == BatchFacts.merged(both.kinds)
-        == BatchFacts.merged([kinds.facts, RowKinds.of([EVERYTHING]).facts])
-    )
+    merged = BatchFacts.merged([kinds.facts, RowKinds.of([EVERYTHING]).facts])
+    assert both.facts == BatchFacts.merged(both.kinds) == merged
+    plain, found = asdict(RowKinds.of([SamplingParams()]).facts), asdict(kinds.facts)
+    return {name: value for name, value in found.items() if value != plain[name]}
+
+
+def test_what_is_known_of_a_request_follows_from_its_parameters():
+    table = call_tables.Table(__file__, "facts.txt")
+    assert table.found(lambda: {"known": known}) == table.text
 
 
 def test_facts_of_logprobs_are_those_of_the_widest_request():
@@ -284,20 +224,6 @@ def test_what_was_computed_once_is_shared_by_all_that_differ_in_positions_alone(
     ):
         assert (other.memo, other.num_rows, other.facts) == ({}, 2, first.facts)
         assert other.memo is not first.memo
-
-
-def test_slots_are_given_to_rows_without_a_look_at_the_rows():
-    first = SamplingMetadata.from_params(PARAMS, positions=[1, 2])
-    index, positions = torch.tensor([0, 0, 1]), torch.tensor([1, 2, 2])
-    spread = first.for_rows(index, positions)
-    assert (spread.num_rows, spread.row_index, spread.row_kinds, spread.memo) == (3, index, None, {})
-    assert spread.per_row("top_k").tolist() == [300, 300, 0]
-    assert spread.facts is first.facts
-    spread.memo["launch"] = 8
-    assert first.for_rows(index + 1, positions).memo == {"launch": 8}
-    for other in (index.int(), torch.tensor([0, 1])):
-        assert first.for_rows(other, None).memo == {}
-    assert "launch" not in first.memo
 
 
 # Drafts

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tokendraw import SamplingMetadata, philox
+from tokendraw import philox
 from tokendraw.philox import numpy_is_usable
 from tokendraw_testing import reference
 
@@ -54,31 +54,6 @@ def test_the_counter_is_index_then_position_low_and_high_then_stream_and_the_key
         words.append(w0)
 
 
-def test_the_uniform_variate_is_the_reference_to_the_bit(device):
-    w0, w1, _, _ = reference.random_words(3, np.arange(1000), 0, 2)
-    for dtype, low in (("fp32", None), ("fp64", w1)):
-        arguments = tensors(np.full(1000, 3), np.arange(1000), np.zeros(1000), device=device)
-        found = philox.uniform(*arguments, philox.ACCEPT, dtype=dtype)
-        assert found.dtype == torch.float64
-        assert np.array_equal(found.cpu().numpy(), reference.uniform(w0, low))
-
-
-def test_the_exponential_variate_is_minus_log1p_of_minus_u_and_no_low_bit_of_u_is_lost(device):
-    rng = np.random.default_rng(3)
-    likely = 2.0 ** rng.uniform(
-        0, 31, 100_000
-    )  # every magnitude of u below 1/2, where the winners are decided
-    w0 = np.concatenate([np.arange(1000), likely.astype(np.int64)])
-    found = philox.exponential(*tensors(w0, device=device)).cpu().numpy()
-    np.testing.assert_allclose(found, -np.log1p(-reference.uniform(w0)), rtol=4e-7)
-    assert (np.diff(philox.exponential(*tensors(np.arange(1 << 16), device=device)).cpu().numpy()) > 0).all()
-    w0 = np.sort(np.concatenate([rng.integers(1 << 31, 1 << 32, 100_000), np.arange(ONES - 1000, ONES + 1)]))
-    found, u = philox.exponential(*tensors(w0, device=device)).cpu().numpy(), reference.uniform(w0)
-    assert (np.diff(found) >= 0).all()
-    coarse = 1 - u > 1e-3  # beyond, one step of a float32 u is a step of several per mille
-    np.testing.assert_allclose(found[coarse], -np.log1p(-u[coarse]), rtol=1e-4)
-
-
 @pytest.mark.parametrize(("dtype", "rtol"), [("fp32", 3e-6), ("fp64", 1e-12)])
 def test_the_gumbel_variate_agrees_with_the_reference(device, dtype, rtol):
     rng = np.random.default_rng(5)
@@ -104,17 +79,6 @@ def test_variates_at_both_ends_of_the_words_are_finite_and_inside_0_and_1(device
     assert [int(word) for word in philox.random_words(*arguments, stream)] == list(words[:2])
     assert bool(philox.gumbel(*arguments, stream, dtype=dtype).isfinite())
     assert 0.0 < float(philox.uniform(*arguments, stream, dtype=dtype)) < 1.0
-
-
-def test_fp64_noise_uses_53_bits_of_both_words(device):
-    """Neighbouring w1 change the noise by a step of 2**-53."""
-    arguments = tensors(np.full(1000, 3), np.arange(1000), np.zeros(1000), device=device)
-    fp64 = philox.gumbel(*arguments, philox.TOKEN, dtype="fp64").cpu().numpy()
-    w0, w1, _, _ = reference.random_words(3, np.arange(1000), 0, reference.TOKEN)
-    thirty_two_bits = -np.log(-np.log1p(-reference.uniform(w0)))
-    assert (fp64 != thirty_two_bits).all()
-    np.testing.assert_allclose(-np.expm1(-np.exp(-fp64)), reference.uniform(w0, w1), rtol=1e-12)
-    assert np.abs(thirty_two_bits - fp64).max() > 1e-10
 
 
 # Other ways to the same noise
@@ -180,18 +144,3 @@ def test_noise_that_is_made_in_blocks_is_the_noise_of_one_call(monkeypatch, bloc
 
 
 # Seeds of rows
-
-
-def test_rows_without_a_seed_get_a_fresh_one_that_torch_reproduces_and_position_0_unless_told():
-    metadata = SamplingMetadata(
-        seed=torch.tensor([5, 6], dtype=torch.int32),
-        seeded=torch.tensor([True, False]),
-        positions=torch.tensor([3, 4]),
-    )
-    torch.manual_seed(1)
-    fresh = philox.fresh_seeds(2, torch.device("cpu"))
-    torch.manual_seed(1)
-    seed, position = philox.seeds_and_positions(metadata, 2, torch.device("cpu"))
-    assert (seed.tolist(), seed.dtype, position.tolist()) == ([5, int(fresh[1])], torch.int64, [3, 4])
-    seed, position = philox.seeds_and_positions(SamplingMetadata(), 3, torch.device("cpu"))
-    assert (len(set(seed.tolist())), position.tolist()) == (3, [0, 0, 0])

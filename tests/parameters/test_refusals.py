@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-import refusals
+import call_tables
 import tokendraw
 from calling import recording, refused
 from tokendraw import (
@@ -182,7 +182,7 @@ def names():
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support", "ignore:torch.quantize_per_tensor")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the table is of a machine without a CUDA device")
 def test_what_is_refused_with_which_words():
-    table = refusals.Table(__file__, "refusals.txt")
+    table = call_tables.Table(__file__, "refusals.txt")
     assert table.found(names) == table.text
 
 

@@ -199,34 +199,6 @@ def test_a_number_out_of_range_is_a_placeholder_of_a_prompt_and_no_allowed_id(co
         slots.remove(0)
 
 
-@pytest.mark.parametrize("count", [SHORT, LONG])
-@pytest.mark.parametrize("wrong", [True, 1.0, None, "x", [1], b"abcd"], ids=str)
-def test_an_entry_of_another_type_is_refused_in_short_and_long_lists(count, wrong):
-    slots = RequestSlots(2, 1300, MANY)
-    for place in (0, 3, -1):
-        ids = distinct_ids(count)
-        ids[place] = wrong
-        with pytest.raises(
-            InvalidParameterError, match=r"^'prompt_token_ids' of slot 0 needs integers, found "
-        ):
-            slots.add(0, SamplingParams(), ids)
-        with pytest.raises(
-            InvalidParameterError, match=r"^'allowed_token_ids' of slot 0 needs token ids in "
-        ):
-            slots.add(0, SamplingParams(allowed_token_ids=ids), [])
-    assert_holds(slots, {})
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [np.array([True, False]), np.array([1.0]), np.array([[1, 2]]), np.array(["a"]), [np.bool_(1)]],
-    ids=str,
-)
-def test_arrays_of_other_types_and_shapes_are_refused(wrong):
-    with pytest.raises(InvalidParameterError, match=r"^'prompt_token_ids' of slot 0 needs integers, found "):
-        RequestSlots(2, 8, V).add(0, SamplingParams(), wrong)
-
-
 @pytest.mark.gpu
 def test_a_prompt_on_a_cuda_device_is_read():
     ids = distinct_ids(LONG)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-import refusals
+import call_tables
 from request_slots_model import Held, assert_holds
 from tokendraw import InvalidParameterError, RequestSlots, SamplingParams, VerifyOutput
 
@@ -53,7 +53,7 @@ def names():
 
 
 def test_what_is_refused_with_which_words_and_changes_nothing():
-    table = refusals.Table(__file__, "refusals.txt")
+    table = call_tables.Table(__file__, "refusals.txt")
     assert table.found(names) == table.text
     with pytest.raises(AttributeError):  # nor may the sizes of slots change
         filled().num_slots = 1

@@ -1,4 +1,4 @@
-"""Tables of refusals: text files of calls as a caller writes them, with the error of each below it."""
+"""Tables in text files: calls as a caller writes them, and below each what it returns, or its error with every word."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,17 +7,16 @@ from typing import Any
 from tokendraw import PluginError, SamplerUnavailableError
 
 
-def error_of(call: str, names: dict[str, Any]) -> str:
-    """Return the type and the message of what an expression raises."""
+def outcome_of(call: str, names: dict[str, Any]) -> str:
+    """Return what an expression returns, or the type and the message of what it raises."""
     try:
-        returned = eval(call, names)
+        return repr(eval(call, names))
     except (ValueError, PluginError, SamplerUnavailableError) as error:
         return f"{type(error).__name__}: {error}"
-    return f"raised nothing, and returned {returned!r}"
 
 
 class Table:
-    """A table beside the file of a test, whose name ends in ``.txt``.
+    """A table beside the file of a test.
 
     ``assert table.found(names) == table.text`` compares it as a whole; to change it, copy what the failure shows.
     """
@@ -26,7 +25,7 @@ class Table:
         self.text = Path(test).with_name(name).read_text(encoding="utf-8")
 
     def found(self, names: Callable[[], dict[str, Any]]) -> str:
-        """Return the table with the errors that its calls raise now.
+        """Return the table with what its calls return or raise now.
 
         :param names: makes the names that a call uses, anew for each.
         """
@@ -35,5 +34,5 @@ class Table:
             if not line.startswith(" "):
                 lines.append(line)
                 if line and not line.startswith("#"):
-                    lines.append(f"    {error_of(line, names())}")
+                    lines.append(f"    {outcome_of(line, names())}")
         return "\n".join([*lines, ""])
