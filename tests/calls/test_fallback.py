@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from fake_dists import EVERYTHING, faulty, place, plugin
+from fake_dists import EVERYTHING, faulty, install_limited, place, plugin, serving_both
+from goodness_of_fit import DRAFT, RECOVERED, drawn_with, verified_with
 from tokendraw import (
+    Drafts,
     InvalidInputError,
     InvalidParameterError,
+    Need,
     SamplerFallbackWarning,
     SamplerUnavailableError,
     SamplingMetadata,
@@ -19,6 +22,7 @@ from tokendraw import (
     load_sampler,
 )
 from tokendraw.calls.call import Call
+from tokendraw.calls.negotiator import is_device_fault
 
 NO_GREEDY = EVERYTHING.replace("greedy=True", "greedy=False")
 HALVES = EVERYTHING.replace("('float32',)", "('float32', 'bfloat16')")
@@ -29,6 +33,7 @@ HERE = place(faulty("acme", FAILS), FAILS)
 IN_BETA = HERE.replace("acme", "beta")
 USING = "Using 'native' from here on. "
 FAILED = f"'acme' failed: its call raised RuntimeError: no kernel image {HERE}. {USING}"
+SILENCE = "Set TOKENDRAW_DISABLE=acme to silence this."
 NOT_FROM_THESE = (
     "'acme' may have overwritten its inputs before it failed, so no other one is given them. Only the first call of "
     "each kind, which runs on copies, can be taken over. Set TOKENDRAW_DISABLE=acme to use another one."
@@ -53,6 +58,11 @@ def warnings_of(call):
 
 def reasons(sampler):
     return {decision.name: decision.reason for decision in sampler.resolution.decisions}
+
+
+def capture(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
 
 
 @pytest.mark.parametrize("after", [0, 1], ids=["first call", "later call"])
@@ -83,29 +93,23 @@ def test_without_another_sampler_the_error_is_the_cause_of_an_unavailable_one(di
         ("raise KeyboardInterrupt", KeyboardInterrupt),
     ],
 )
-@pytest.mark.parametrize("choice", [None, "acme"])
-def test_what_says_nothing_against_a_sampler_passes_unchanged(dists, fault, kind, choice):
+def test_what_says_nothing_against_a_sampler_passes_unchanged(dists, fault, kind):
     dists.add_plugin("acme", faulty("acme", fault))
-    sampler = load_sampler(choice, device="cpu")
-    for _ in range(2):
+    for choice in (None, "acme"):
+        sampler = load_sampler(choice, device="cpu")
         with pytest.raises(kind) as raised:
             draw(sampler)
-        assert not hasattr(raised.value, "__notes__")
-    assert sampler.name == "acme"
+        assert (sampler.name, hasattr(raised.value, "__notes__")) == ("acme", False)
 
 
 def test_while_a_graph_is_captured_the_error_passes_and_nothing_is_copied(dists, monkeypatch):
     module = dists.add_plugin("acme", faulty("acme", f"CALLED.append(logits.data_ptr()); {FAILS}"))
-    sampler = load_sampler(device="cpu")
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    logits = batch()
+    sampler, logits = load_sampler(device="cpu"), batch()
+    capture(monkeypatch)
     with pytest.raises(RuntimeError, match="no kernel image") as raised:
         sampler.sample(logits, GREEDY)
     assert not hasattr(raised.value, "__notes__")
-    assert sys.modules[module].CALLED[-1] == logits.data_ptr()
-    monkeypatch.undo()
-    assert sampler.name == "acme"
+    assert (sys.modules[module].CALLED[-1], sampler.name) == (logits.data_ptr(), "acme")
 
 
 @pytest.mark.gpu
@@ -124,26 +128,18 @@ def test_an_error_while_a_real_graph_is_captured_leaves_the_sampler_in_its_place
         sampler.sample(logits, metadata)
 
 
-def test_the_companion_of_an_explicit_choice_is_not_replaced_either(dists):
+def test_an_explicit_choice_and_its_companion_are_not_replaced_and_the_error_carries_its_note_once(dists):
     dists.add_plugin("acme", plugin("acme", capabilities=NO_GREEDY))
-    dists.add_plugin("beta", faulty("beta", FAILS, priority=40))
-    sampler = load_sampler("acme", device="cpu")
-    with pytest.raises(RuntimeError, match="no kernel image") as raised:
-        draw(sampler)
-    assert raised.value.__notes__ == [
-        "'beta' serves what 'acme' cannot. 'acme' was asked for by the argument sampler=, so no other one "
-        "takes over. Leave out sampler= to let tokendraw choose."
-    ]
-    assert sampler.resolution.companion == "beta"
-
-
-def test_an_error_that_is_raised_again_carries_its_note_once(dists):
-    dists.add_plugin("acme", "ERROR = RuntimeError('again')\n" + faulty("acme", "raise ERROR"))
+    dists.add_plugin("beta", "ERROR = RuntimeError('again')\n" + faulty("beta", "raise ERROR", priority=40))
     sampler = load_sampler("acme", device="cpu")
     for _ in range(3):
-        with pytest.raises(RuntimeError) as raised:
+        with pytest.raises(RuntimeError, match="again") as raised:
             draw(sampler)
-    assert len(raised.value.__notes__) == 1
+        assert raised.value.__notes__ == [
+            "'beta' serves what 'acme' cannot. 'acme' was asked for by the argument sampler=, so no other one "
+            "takes over. Leave out sampler= to let tokendraw choose."
+        ]
+    assert sampler.resolution.companion == "beta"
 
 
 # A batch that nobody can draw
@@ -151,31 +147,22 @@ def test_an_error_that_is_raised_again_carries_its_note_once(dists):
 BAD_SLOT = "if logits[0, 0] > 50: raise IndexError('slot 7')"
 
 
-def two_that_agree(dists, patch, other=BAD_SLOT):
-    """acme and beta fail the same batches, with different errors; no other sampler is installed."""
-    patch.setenv("TOKENDRAW_DISABLE", "native")
-    dists.add_plugin("acme", faulty("acme", BAD_SLOT))
-    dists.add_plugin("beta", faulty("beta", other, priority=40))
-    return load_sampler(device="cpu")
-
-
 @pytest.mark.parametrize(
     ("other", "found"),
     [
         (BAD_SLOT, f"its call raised IndexError: slot 7 {IN_BETA}"),
         ("raise MemoryError('full')", f"its call raised MemoryError: full {IN_BETA}"),
-        (
-            "raise tokendraw.InvalidInputError('no')",
-            f"its call raised InvalidInputError: no {IN_BETA}",
-        ),
         ("return 3", "its call needs to return a SamplerOutput, found int"),
     ],
-    ids=["the same way", "for memory", "as invalid input", "with no output"],
+    ids=["the same way", "for memory", "with no output"],
 )
 def test_what_the_successor_fails_too_is_the_callers_mistake_and_nobody_is_replaced(
     dists, monkeypatch, other, found
 ):
-    sampler, bad = two_that_agree(dists, monkeypatch, other), torch.full((2, 3), 60.0)
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
+    dists.add_plugin("acme", faulty("acme", BAD_SLOT))
+    dists.add_plugin("beta", faulty("beta", other, priority=40))
+    sampler, bad = load_sampler(device="cpu"), torch.full((2, 3), 60.0)
     for _ in range(2):
         with pytest.raises(IndexError) as raised:
             sampler.sample(bad, GREEDY)
@@ -204,13 +191,9 @@ def test_failures_of_a_batch_that_nobody_can_draw_count_against_no_sampler(dists
 # From which logits another sampler draws
 
 
-@pytest.mark.parametrize("damage", ["", "logits.neg_(); ", "logits.numpy()[:] = 7.0; "])
 @pytest.mark.parametrize("inference", [False, True])
-def test_a_later_call_of_a_kind_that_raises_raises_its_own_error_and_nobody_takes_over(
-    dists, damage, inference
-):
-    fault = damage + FAILS
-    dists.add_plugin("acme", faulty("acme", fault, after=2))
+def test_a_later_call_of_a_kind_that_raises_raises_its_own_error_and_nobody_takes_over(dists, inference):
+    dists.add_plugin("acme", faulty("acme", f"logits.neg_(); {FAILS}", after=2))
     sampler = load_sampler(device="cpu")
     with torch.inference_mode(inference):
         assert [draw(sampler), draw(sampler), sampler.name] == [[1, 0], [1, 0], "acme"]
@@ -218,36 +201,10 @@ def test_a_later_call_of_a_kind_that_raises_raises_its_own_error_and_nobody_take
             with pytest.raises(RuntimeError, match="no kernel image") as raised:
                 draw(sampler)
             assert (raised.value.__notes__, sampler.name) == ([NOT_FROM_THESE], "acme")
-
-
-def test_the_first_call_of_another_kind_is_taken_over_after_a_later_call_has_failed(dists):
-    dists.add_plugin("acme", faulty("acme", FAILS, after=1))
-    sampler = load_sampler(device="cpu")
-    draw(sampler)
-    with pytest.raises(RuntimeError, match="no kernel image"):
-        draw(sampler)
     tokens = []
     torch.manual_seed(0)  # these rows draw at random, another token once in 80 times
-    told = warnings_of(lambda: tokens.extend(draw(sampler, PLAIN)))
-    assert (tokens, sampler.name) == ([1, 0], "native")
-    assert told == [FAILED + "Set TOKENDRAW_DISABLE=acme to silence this."]
-
-
-def test_a_call_that_raises_once_costs_its_sampler_nothing(dists):
-    module = dists.add_plugin(
-        "acme", faulty("acme", f"CALLED[-1] = logits.data_ptr()\n            if self.calls == 4: {FAILS}")
-    )
-    sampler = load_sampler(device="cpu")
-    batches = [batch() for _ in range(5)]
-    for i, logits in enumerate(batches):
-        if i == 2:
-            with pytest.raises(RuntimeError, match="no kernel image"):
-                sampler.sample(logits, GREEDY)
-        else:
-            assert sampler.sample(logits, GREEDY).token_ids.tolist() == [1, 0]
-    seen = sys.modules[module].CALLED
-    copied = [at != logits.data_ptr() for at, logits in zip(seen, batches, strict=True)]
-    assert (copied, sampler.name) == ([True, False, False, False, False], "acme")
+    told = warnings_of(lambda: tokens.extend(draw(sampler, PLAIN)))  # of another kind
+    assert (tokens, sampler.name, told) == ([1, 0], "native", [FAILED + SILENCE])
 
 
 class Watched:
@@ -263,72 +220,41 @@ class Watched:
         return bool(sys.modules[self._module].CALLED[-1] != logits.data_ptr())
 
 
+REQUESTS = [{"seed": 3}, {"top_k": 2}, {"top_p": 0.9}, {"min_p": 0.1}]
+REQUESTS += [{"top_k": 2, "top_p": 0.9, "filter_order": "joint"}]
+
+
 def test_the_first_batch_of_each_kind_is_copied_since_there_compilations_fail(dists):
     watched = Watched(dists)
-    kinds = [
-        (torch.zeros(2, 3), PLAIN),
-        (torch.zeros(2, 3), GREEDY),
-        (torch.zeros(2, 4), PLAIN),
-        (torch.zeros(2, 3, dtype=torch.bfloat16), PLAIN),
-        *(
-            (torch.zeros(2, 3), SamplingMetadata.from_params([request] * 2, positions=[3, 4]))
-            for request in (
-                SamplingParams(seed=3),
-                SamplingParams(top_k=2),
-                SamplingParams(top_p=0.9),
-                SamplingParams(min_p=0.1),
-                SamplingParams(top_k=2, top_p=0.9, filter_order="joint"),
-            )
-        ),
-    ]
+    kinds = [(torch.zeros(2, 3), metadata) for metadata in (PLAIN, GREEDY)]
+    kinds += [(torch.zeros(2, 4), PLAIN), (torch.zeros(2, 3, dtype=torch.bfloat16), PLAIN)]
+    for request in REQUESTS:
+        of_kind = SamplingMetadata.from_params([SamplingParams(**request)] * 2, positions=[3, 4])
+        kinds.append((torch.zeros(2, 3), of_kind))
     for expected in (True, False):
         assert [watched.gets_copy(*kind) for kind in kinds] == [expected] * len(kinds)
     more_rows = torch.zeros(9, 3), SamplingMetadata.from_params([SamplingParams()] * 9)
     assert not watched.gets_copy(*more_rows)
 
 
-def test_what_a_warmup_drew_is_not_copied_any_more(dists, warmup_on_a_cpu):
-    watched = Watched(dists)
+def test_what_a_warmup_drew_is_not_copied_any_more_and_kinds_that_are_remembered_have_an_end(
+    dists, warmup_on_a_cpu
+):
+    watched, plain = Watched(dists), SamplingMetadata()
     watched.sampler.warmup(3, dtypes=[torch.float32], batch_sizes=[2], logprobs=[])
     assert not watched.gets_copy(batch())
-
-
-def test_the_kinds_that_are_remembered_have_an_end(dists):
-    watched, plain = Watched(dists), SamplingMetadata()
+    watched.sampler = load_sampler(device="cpu")
     assert [size for size in range(2, 400) if watched.gets_copy(torch.zeros(1, size), plain)] == [
         *range(2, 258)
     ]
 
 
 @pytest.mark.parametrize(
-    ("choice", "disabled", "copied"),
-    [
-        (None, "", [True, False, False]),
-        ("acme", "", [False, False, False]),
-        (None, "native", [False, False, False]),
-    ],
-    ids=["default", "explicit", "nobody else"],
+    ("choice", "disabled"), [("acme", ""), (None, "native")], ids=["explicit", "nobody else"]
 )
-def test_only_the_first_batch_of_a_sampler_that_can_be_replaced_is_copied(
-    dists,
-    monkeypatch,
-    choice,
-    disabled,
-    copied,
-):
+def test_nothing_is_copied_for_a_sampler_that_cannot_be_replaced(dists, monkeypatch, choice, disabled):
     monkeypatch.setenv("TOKENDRAW_DISABLE", disabled)
-    watched = Watched(dists, choice)
-    assert [watched.gets_copy(batch()) for _ in copied] == copied
-
-
-def test_where_there_is_no_room_for_a_copy_the_batch_itself_is_drawn_from(dists, monkeypatch):
-    def clone(logits):
-        raise torch.OutOfMemoryError
-
-    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
-    sampler = load_sampler(device="cpu")
-    monkeypatch.setattr(torch.Tensor, "clone", clone)
-    assert draw(sampler) == [1, 0]
+    assert not Watched(dists, choice).gets_copy(batch())
 
 
 def test_a_batch_that_a_successor_may_have_overwritten_is_given_to_no_other_sampler(dists, monkeypatch):
@@ -356,8 +282,7 @@ def test_a_batch_that_a_successor_may_have_overwritten_is_given_to_no_other_samp
 def test_a_successor_that_fails_too_makes_room_for_the_next_in_the_same_call(dists):
     dists.add_plugin("acme", faulty("acme", "logits.neg_(); raise OSError('no acme')"))
     dists.add_plugin("beta", faulty("beta", "logits.neg_(); raise OSError('no beta')", priority=40))
-    sampler = load_sampler(device="cpu")
-    tokens = []
+    sampler, tokens = load_sampler(device="cpu"), []
     told = warnings_of(lambda: tokens.extend(draw(sampler)))
     assert (tokens, sampler.name) == ([1, 0], "native")
     assert told == [
@@ -377,11 +302,9 @@ def test_a_successor_has_to_prove_itself_as_well(dists):
     beta = plugin("beta", priority=40, build="raise OSError('no nvcc')")
     dists.add_plugin("beta", beta)
     sampler = load_sampler(device="cpu")
-    assert warnings_of(lambda: draw(sampler)) == [FAILED + "Set TOKENDRAW_DISABLE=acme to silence this."]
-    assert (
-        reasons(sampler)["beta"]
-        == f"tokendraw_build raised OSError: no nvcc {place(beta, 'no nvcc', 'beta')}"
-    )
+    assert warnings_of(lambda: draw(sampler)) == [FAILED + SILENCE]
+    here = place(beta, "no nvcc", "beta")
+    assert reasons(sampler)["beta"] == f"tokendraw_build raised OSError: no nvcc {here}"
 
 
 def test_rows_that_only_the_failed_companion_could_serve_are_refused_and_it_stays(dists, monkeypatch):
@@ -401,20 +324,30 @@ def test_rows_that_only_the_failed_companion_could_serve_are_refused_and_it_stay
     assert (draw(sampler, PLAIN), sampler.resolution.companion) == ([1, 0], "beta")
 
 
+def test_those_who_stand_in_draw_with_the_noise_that_was_asked_for(dists, tmp_path, monkeypatch):
+    lacking, need = {"seeding": "launch", "batch_invariant": False}, Need(gumbel_dtype="fp64")
+    monkeypatch.syspath_prepend(install_limited(tmp_path, sample=lacking, verify=lacking))
+    routed = load_sampler("limited", device="cpu", need=need)
+    assert [drawn_with(routed), drawn_with(routed, DRAFT), verified_with(routed, RECOVERED)] == ["fp64"] * 3
+    assert routed.stats() == {"native": 12}
+    both = EVERYTHING + ", gumbel_dtypes=('fp32', 'fp64')"
+    dists.add_plugin("acme", faulty("acme", FAILS, capabilities=both, priority=900))
+    successor = load_sampler(device="cpu", need=need)
+    with pytest.warns(SamplerFallbackWarning, match="Using 'native' from here on"):
+        assert drawn_with(successor) == "fp64"
+    dists.add_plugin("beta", plugin("beta", capabilities=EVERYTHING, priority=900))
+    with pytest.raises(SamplerUnavailableError, match="the request needs fp64 noise, found fp32"):
+        load_sampler("beta", device="cpu", need=need)
+
+
 # What the user reads
 
 
-def test_a_fallback_at_load_does_not_swallow_the_one_of_a_call(dists):
-    dists.add_plugin("gone", "raise OSError('no libgone')")
-    dists.add_plugin("acme", faulty("acme", FAILS))
-    with pytest.warns(SamplerFallbackWarning, match="'gone' was passed over"):
-        sampler = load_sampler(device="cpu")
-    assert len(warnings_of(lambda: draw(sampler))) == 1
-
-
 def test_a_plugin_is_told_of_once_whatever_it_raises_and_however_often_it_is_loaded(dists):
+    dists.add_plugin("gone", "raise OSError('no libgone')")
     dists.add_plugin("acme", faulty("acme", "raise RuntimeError(f'failure {len(CALLED)}')"))
-    samplers = [load_sampler(device="cpu") for _ in range(3)]
+    with pytest.warns(SamplerFallbackWarning, match="'gone' was passed over"):
+        samplers = [load_sampler(device="cpu") for _ in range(3)]
     assert [len(warnings_of(lambda: draw(sampler))) for sampler in samplers] == [1, 0, 0]  # noqa: B023
     assert reasons(samplers[2])["acme"] == f"its call raised RuntimeError: failure 3 {HERE}"
 
@@ -427,7 +360,7 @@ def test_the_warning_points_at_the_caller_and_names_all_that_is_switched_off(dis
     with pytest.warns(SamplerFallbackWarning) as caught:
         sampler.sample(batch(), GREEDY)
     (warning,) = caught
-    assert str(warning.message) == FAILED + "Set TOKENDRAW_DISABLE=other,acme to silence this."
+    assert str(warning.message) == FAILED + SILENCE.replace("acme", "other,acme")
     assert Path(warning.filename).name == "test_fallback.py"
 
 
@@ -439,8 +372,7 @@ def test_strict_raises_the_warning_every_time_and_falls_back_never(dists, monkey
         with pytest.raises(SamplerFallbackWarning) as raised:
             draw(sampler)
         assert str(raised.value) == (
-            f"{FAILED.removesuffix(USING)}Set TOKENDRAW_DISABLE=acme to silence this. "
-            "TOKENDRAW_STRICT=1 makes this warning an error."
+            f"{FAILED.removesuffix(USING)}{SILENCE} TOKENDRAW_STRICT=1 makes this warning an error."
         )
         assert isinstance(raised.value.__cause__, RuntimeError)
     assert sampler.name == "acme"
@@ -455,3 +387,92 @@ def test_an_untested_upstream_of_the_successor_is_told_of_too(dists):
     with pytest.warns(SamplerFallbackWarning), pytest.warns(UntestedUpstreamWarning, match="found 2.5"):
         draw(sampler)
     assert sampler.name == "beta"
+
+
+# Verifications, and faults of the device
+
+ILLEGAL, GONE = (
+    "raise RuntimeError('CUDA error: an illegal memory access was encountered')",
+    "raise OSError('gone')",
+)
+DAMAGE = (
+    "arguments[0].zero_(); arguments[1].draft_token_ids.zero_(); arguments[1].draft_probs.numpy()[:] = 7.0; "
+)
+
+
+def given():
+    """Make new target logits, drafts with distributions, and metadata of requests."""
+    generator = torch.Generator().manual_seed(6)
+    target = torch.randn(6, 50, generator=generator)
+    probs = torch.rand(3, 50, generator=generator).softmax(-1)
+    params = [SamplingParams(seed=i, top_k=9) for i in range(3)]
+    metadata = SamplingMetadata.from_params(params, positions=[4, 5, 6])
+    return target, Drafts.from_lists([[1, 2], [], [3]], draft_probs=probs), metadata
+
+
+@pytest.mark.parametrize("mode", ["rejection", "coupled"])
+def test_a_verification_is_taken_over_from_what_was_given_and_so_are_drafts_from_then_on(dists, mode):
+    expected = load_sampler("native", device="cpu").verify(*given(), mode=mode).token_ids.tolist()
+    fault = f"if options['mode'] == {mode!r}: {DAMAGE}{FAILS}"
+    dists.add_plugin("acme", serving_both(verify=fault))
+    sampler = load_sampler(device="cpu")
+    if mode != "rejection":
+        sampler.verify(*given())  # the first call of a mode is taken over after calls of another one
+    (told,) = warnings_of(lambda: sampler.verify(*given(), mode=mode))
+    assert told.startswith("'acme' failed: its call raised RuntimeError: no kernel image (fake_acme.py:")
+    assert sampler.verify(*given(), mode=mode).token_ids.tolist() == expected
+    target, _, metadata = given()
+    sampler.sample(target[:3], metadata)
+    sampler.draft(target[:3], metadata)
+    assert (sampler.name, sampler.verify_resolution.chosen) == ("acme", "native")
+    assert sampler.stats() == {"acme": 3, "native": 3}
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (RuntimeError("CUDA error: an illegal memory access was encountered\nSearch for it"), True),
+        (RuntimeError("HIP error: invalid device function"), True),
+        (getattr(torch, "AcceleratorError", RuntimeError)("CUDA error: misaligned address"), True),
+        (RuntimeError("CUDA error: out of memory"), False),
+        (torch.OutOfMemoryError("CUDA out of memory."), False),
+        (RuntimeError("The size of tensor a (2) must match the size of tensor b (3)"), False),
+        (OSError("CUDA error: no such file"), False),
+        (None, False),
+    ],
+    ids=str,
+)
+def test_what_is_a_fault_of_the_device(error, expected):
+    assert is_device_fault(error) is expected
+
+
+@pytest.mark.parametrize(
+    ("statements", "names"),
+    [
+        ({"build": f"if operation == 'sample': {ILLEGAL}"}, ("native", "native")),
+        ({"build": f"if operation == 'sample': {GONE}"}, ("native", "acme")),
+        ({"sample": ILLEGAL}, ("native", "native")),
+        ({"sample": GONE}, ("native", "acme")),
+        ({"build": f"if operation == 'verify': {ILLEGAL}"}, ("native", "native")),
+        ({"verify": ILLEGAL}, ("native", "native")),
+        ({"verify": GONE}, ("acme", "native")),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("operations", [("sample",), ("sample", "verify")], ids=str)
+def test_a_fault_of_the_device_counts_for_every_operation_and_another_for_its_own(
+    dists, statements, names, operations
+):
+    """Who samples and verifies in the end."""
+    dists.add_plugin("acme", serving_both(**statements))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sampler = load_sampler(device="cpu", operations=operations)
+        for _ in range(2):
+            draw(sampler)
+            sampler.verify(*given())
+    assert (sampler.name, sampler.verify_resolution.chosen) == names
+    assert {warning.category for warning in caught} == {SamplerFallbackWarning}
+    if names[1] == "native" and GONE not in str(statements):
+        (reason,) = [d.reason for d in sampler.verify_resolution.decisions if d.name == "acme"]
+        assert "raised RuntimeError: CUDA error: an illegal memory access was encountered" in reason

@@ -1,19 +1,23 @@
-"""Rows beyond the chosen sampler go to the companion, no more, and the outputs are merged."""
+"""Rows beyond the chosen sampler go to a companion, no more, and the outputs are merged."""
 
 import gc
 import logging
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calling import CPU, Recorded, assert_same_rows, pair
-from fake_candidates import EVERYTHING, PER_ROW
+import call_tables
+from calling import CPU, Recorded, assert_same_rows, drafting, loaded, pair, refused, select, selection_of
+from fake_candidates import EVERYTHING, PER_ROW, VERIFYING
+from fake_dists import EVERYTHING as SERVING
+from fake_dists import plugin
 from tokendraw import (
     BatchFacts,
+    Drafts,
     InvalidInputError,
     Need,
     PluginError,
@@ -22,16 +26,23 @@ from tokendraw import (
     SamplerUnavailableError,
     SamplingMetadata,
     SamplingParams,
+    VerifyOutput,
+    load_sampler,
 )
+from tokendraw.calls.negotiator import Negotiator
 from tokendraw.calls.routing import MIN_SPLIT_ROWS, is_worthwhile
+from tokendraw.calls.row_requirements import RowGroup
 from tokendraw.plugin import Capabilities
+from tokendraw.providers.sampler import Sampler
 from tokendraw_native.sampler import NativeSampler
 
 FILTERS_ONLY = Capabilities(filters=PER_ROW, filter_orders=("top_k_first", "joint"))
+JOINT_ONLY = Capabilities(filters=PER_ROW, filter_orders=("joint",))
 PLAIN = SamplingParams(temperature=0.7, top_k=3, top_p=0.9)
 GREEDY = SamplingParams(temperature=0.0)
 SEEDED = SamplingParams(seed=5, temperature=0.5)
 LOGPROBS = SamplingParams(logprobs=2, min_p=0.1)
+JOINT = replace(PLAIN, filter_order="joint")
 ROWS, V = 20, 50
 
 
@@ -39,9 +50,9 @@ def logits_of(rows=ROWS, size=V):
     return torch.randn(rows, size, generator=torch.Generator().manual_seed(rows)).mul_(3)
 
 
-def batch(others, rows=ROWS, **options):
+def batch(others, rows=ROWS, rest=PLAIN, **options):
     """``rows`` plain requests, with ``others`` in place by row."""
-    params = [others.get(row, PLAIN) for row in range(rows)]
+    params = [others.get(row, rest) for row in range(rows)]
     return SamplingMetadata.from_params(params, positions=range(rows), **options)
 
 
@@ -50,111 +61,83 @@ def recorded(capabilities=FILTERS_ONLY, **options):
     return pair(capabilities, chosen, companion, **options), chosen, companion
 
 
-# Which rows go where
+# What a sampler cannot serve
 
 
-JOINT = replace(PLAIN, filter_order="joint")
+def lacking(capabilities, **fields):
+    """Return what a sampler of some capabilities lacks for a batch with a plain request and another."""
+    facts = RowKinds.of([SamplingParams(), SamplingParams(**fields)]).facts
+    return loaded("acme", None, capabilities).reason_against(RowGroup(facts, V))
+
+
+def test_who_serves_what_and_what_the_others_lack():
+    table = call_tables.Table(__file__, "served.txt")
+    assert table.found(lambda: dict(globals())) == table.text
+
+
+def test_a_limit_holds_for_all_that_a_batch_may_hold():
+    facts = replace(RowKinds.of([SamplingParams()]).facts, max_top_k=None)
+    limited = loaded("acme", None, replace(FILTERS_ONLY, max_top_k=8))
+    assert limited.reason_against(RowGroup(facts, V)) == "top_k above 8"
 
 
 @pytest.mark.parametrize(
     ("capabilities", "rest", "others"),
     [
         (FILTERS_ONLY, PLAIN, {3: GREEDY, 11: GREEDY}),
-        (FILTERS_ONLY, PLAIN, {3: SEEDED, 11: SEEDED}),
-        (FILTERS_ONLY, PLAIN, {3: LOGPROBS, 11: LOGPROBS}),
+        (FILTERS_ONLY, PLAIN, {3: SEEDED, 11: LOGPROBS}),
         (replace(FILTERS_ONLY, max_top_k=8), replace(PLAIN, top_k=8), {4: replace(PLAIN, top_k=9)}),
         (replace(FILTERS_ONLY, filters=PER_ROW[:2]), PLAIN, {7: replace(PLAIN, min_p=0.2)}),
-        (replace(FILTERS_ONLY, filter_orders=("joint",)), JOINT, {2: PLAIN}),
+        (JOINT_ONLY, JOINT, {2: PLAIN}),
     ],
-    ids=["greedy", "seeded", "logprobs", "top_k above a limit", "filter", "order"],
+    ids=["greedy", "seeded, logprobs", "top_k above a limit", "filter", "order"],
 )
 def test_only_the_rows_that_are_beyond_the_chosen_sampler_go_to_its_companion(capabilities, rest, others):
     sampler, _, companion = recorded(capabilities)
-    logits, params = logits_of(), [others.get(row, rest) for row in range(ROWS)]
-    output = sampler.sample(logits, SamplingMetadata.from_params(params, positions=range(ROWS)))
+    logits = logits_of()
+    output = sampler.sample(logits, batch(others, rest=rest))
     assert output.token_ids.tolist() == [2 if row in others else 1 for row in range(ROWS)]
     assert torch.equal(companion.logits[0], logits[[*others]])
     assert companion.metadata[0].facts.max_top_k == max(p.top_k for p in others.values())
     assert sampler.stats() == {"acme": ROWS - len(others), "native": len(others)}
 
 
-def test_where_nobody_needs_ranks_a_batch_of_both_has_none():
-    @dataclass
-    class Rankless(Recorded):
-        """Draws as native, without ranks."""
-
-        def sample(self, logits, metadata):
-            output = super().sample(logits, metadata)
-            best = output.logprobs
-            return replace(output, logprobs=None if best is None else replace(best, ranks=None))
-
-    sampler = pair(FILTERS_ONLY, Recorded(1), Rankless(2))
-    asking = batch({3: LOGPROBS})
-    with pytest.raises(
-        PluginError, match=r"to return logprobs\.ranks \[1\] torch\.int64 on cpu, found NoneType"
-    ):
-        sampler.sample(logits_of(), asking)
-    sampler = pair(FILTERS_ONLY, Recorded(1), Rankless(2), ranks=False)
-    best = sampler.sample(logits_of(), asking).logprobs
-    assert (best.ranks, best.token_ids.shape[0]) == (None, ROWS)
-
-
-def test_the_companion_gets_the_parameters_of_its_rows():
-    sampler, _, companion = recorded()
-    sampler.sample(logits_of(), batch({3: SEEDED, 11: GREEDY, 12: LOGPROBS}))
-    (metadata,) = companion.metadata
-    assert metadata.per_row("temperature").tolist() == [0.5, 0.0, 1.0]
-    assert metadata.per_row("seed").tolist() == [5, 0, 0]
-    assert metadata.per_row("seeded").tolist() == [True, False, False]
-    assert metadata.per_row("min_p").tolist() == [0.0, 0.0, 0.1]
-    assert metadata.positions.tolist() == [3, 11, 12]
-    facts = metadata.facts
+def test_each_gets_the_parameters_of_its_rows_and_nothing_that_it_cannot_serve():
+    sampler, chosen, companion = recorded()
+    logits, joint = logits_of(), replace(SEEDED, filter_order="joint", min_p=0.5, top_k=40, top_p=0.3)
+    sampler.sample(logits, batch({3: joint, 11: GREEDY, 12: LOGPROBS}))
+    (theirs,), (ours,) = companion.metadata, chosen.metadata
+    assert theirs.per_row("temperature").tolist() == [0.5, 0.0, 1.0]
+    assert (theirs.per_row("seed").tolist(), theirs.per_row("seeded").tolist()) == (
+        [5, 0, 0],
+        [True, False, False],
+    )
+    assert theirs.positions.tolist() == [3, 11, 12]
+    facts = theirs.facts
     assert (facts.any_greedy, facts.all_greedy, facts.any_seeded, facts.all_seeded) == (
         True,
         False,
         True,
         False,
     )
-    assert (facts.max_top_k, facts.any_top_p, facts.any_min_p, facts.max_logprobs) == (0, False, True, 2)
-
-
-def test_the_chosen_sampler_finds_nothing_that_it_cannot_serve():
-    sampler, chosen, _ = recorded()
-    logits = logits_of()
-    joint = replace(SEEDED, filter_order="joint", min_p=0.5, top_k=40, top_p=0.3)
-    sampler.sample(logits, batch({3: joint, 11: GREEDY, 12: LOGPROBS}))
-    (metadata,) = chosen.metadata
+    assert (facts.max_top_k, facts.any_min_p, facts.max_logprobs) == (40, True, 2)
     assert torch.equal(chosen.logits[0], logits)
-    leaving = [3, 11, 12]
-    assert metadata.temperature[leaving].tolist() == [1.0] * 3
-    assert metadata.top_k[leaving].tolist() == [1] * 3
-    assert metadata.top_p[leaving].tolist() == [1.0] * 3
-    assert [metadata.min_p, metadata.seed, metadata.seeded, metadata.joint, metadata.logprobs] == [None] * 5
-    assert metadata.facts == batch({}).facts
-    staying = [row for row in range(ROWS) if row not in leaving]
-    assert metadata.temperature[staying].tolist() == [0.7] * 17
-    assert metadata.top_k[staying].tolist() == [3] * 17
+    assert [ours.min_p, ours.seed, ours.seeded, ours.joint, ours.logprobs] == [None] * 5
+    assert ours.facts == batch({}).facts
+    assert [ours.top_k[row].item() for row in (3, 11, 12, 13)] == [1, 1, 1, 3]
 
 
-def test_all_rows_of_a_slot_go_its_way():
+def test_all_rows_of_a_slot_go_its_way_and_the_next_step_at_its_own_positions():
     sampler, _, companion = recorded()
     slots = [0] * 5 + [1] * 4 + [2] * 11
-    logits = logits_of()
     metadata = SamplingMetadata.from_params(
         [PLAIN, SEEDED, PLAIN], positions=range(100, 100 + ROWS), row_index=slots
     )
-    assert sampler.sample(logits, metadata).token_ids.tolist() == [1] * 5 + [2] * 4 + [1] * 11
-    assert torch.equal(companion.logits[0], logits[5:9])
-    assert companion.metadata[0].row_index.tolist() == [1] * 4
-    assert companion.metadata[0].positions.tolist() == [105, 106, 107, 108]
-
-
-def test_the_next_step_is_routed_alike_at_its_own_positions():
-    sampler, _, companion = recorded()
-    metadata = batch({3: SEEDED})
-    sampler.sample(logits_of(), metadata)
-    sampler.sample(logits_of(), metadata.with_positions(torch.arange(70, 70 + ROWS)))
-    assert [m.positions.tolist() for m in companion.metadata] == [[3], [73]]
+    for step in range(2):
+        moved = metadata.with_positions(torch.arange(ROWS) + 100 + step)
+        assert sampler.sample(logits_of(), moved).token_ids.tolist() == [1] * 5 + [2] * 4 + [1] * 11
+        assert companion.metadata[step].row_index.tolist() == [1] * 4
+        assert companion.metadata[step].positions.tolist() == [105 + step + i for i in range(4)]
     assert companion.metadata[0].row_index is companion.metadata[1].row_index  # nothing is uploaded twice
 
 
@@ -162,15 +145,7 @@ def test_the_next_step_is_routed_alike_at_its_own_positions():
 
 
 @pytest.mark.parametrize(
-    ("rows", "leaving", "shared"),
-    [
-        (2, 1, True),
-        (3, 1, True),
-        (3, 2, False),
-        (2 * MIN_SPLIT_ROWS, MIN_SPLIT_ROWS, True),
-        (2 * MIN_SPLIT_ROWS, MIN_SPLIT_ROWS + 1, False),
-        (1, 1, False),
-    ],
+    ("rows", "leaving", "shared"), [(2, 1, True), (3, 1, True), (3, 2, False), (32, 17, False), (1, 1, False)]
 )
 def test_a_batch_on_a_cpu_is_shared_where_half_of_its_rows_stay(rows, leaving, shared):
     sampler, _, _ = recorded()
@@ -179,15 +154,10 @@ def test_a_batch_on_a_cpu_is_shared_where_half_of_its_rows_stay(rows, leaving, s
 
 
 @pytest.mark.parametrize(
-    ("staying", "leaving", "shared"),
-    [
-        (MIN_SPLIT_ROWS, 1, True),
-        (MIN_SPLIT_ROWS - 1, 1, False),
-        (MIN_SPLIT_ROWS, MIN_SPLIT_ROWS, True),
-        (MIN_SPLIT_ROWS, MIN_SPLIT_ROWS + 1, False),
-    ],
+    ("staying", "leaving", "shared"), [(16, 1, True), (15, 1, False), (16, 16, True), (16, 17, False)]
 )
 def test_a_batch_on_a_gpu_is_shared_where_16_rows_stay_too(staying, leaving, shared):
+    assert MIN_SPLIT_ROWS == 16
     assert is_worthwhile(staying, leaving, torch.device("cuda")) is shared
 
 
@@ -197,10 +167,8 @@ def goes_whole(sampler, metadata, rows=ROWS):
     return tokens == {2}
 
 
-@pytest.mark.parametrize(
-    ("tensor", "inference"),
-    [("temperature", False), ("temperature", True), ("seeded", False), ("top_k", False), ("logprobs", False)],
-)
+@pytest.mark.parametrize("tensor", ["temperature", "seeded", "logprobs"])
+@pytest.mark.parametrize("inference", [False, True])
 def test_after_a_change_in_place_the_rows_are_not_told_apart(tensor, inference):
     with torch.inference_mode(inference):
         sampler, _, _ = recorded()
@@ -211,72 +179,74 @@ def test_after_a_change_in_place_the_rows_are_not_told_apart(tensor, inference):
         assert goes_whole(sampler, metadata.with_positions(torch.arange(ROWS)))
 
 
-def test_other_tensors_in_the_place_of_those_that_it_speaks_of_take_row_kinds_away():
-    metadata = batch({3: SEEDED})
-    other = replace(metadata, temperature=torch.zeros(ROWS, dtype=torch.float64))
-    assert (metadata.row_kinds is None, other.row_kinds) == (False, None)
-    assert metadata.with_positions(torch.arange(ROWS)).row_kinds is metadata.row_kinds
-
-
 def test_ready_tensors_go_whole_unless_row_kinds_come_with_them():
     sampler, _, _ = recorded()
     params = [GREEDY if row == 6 else PLAIN for row in range(ROWS)]
     temperature = torch.tensor([p.temperature for p in params])
-    facts = BatchFacts(any_seeded=False)
-    assert goes_whole(sampler, SamplingMetadata(temperature=temperature, facts=facts))
+    assert goes_whole(sampler, SamplingMetadata(temperature=temperature, facts=BatchFacts(any_seeded=False)))
     told = SamplingMetadata(temperature=temperature, row_kinds=RowKinds.of(params))
+    assert told.facts.any_greedy
     assert sampler.sample(logits_of(), told).token_ids.tolist() == [
         2 if row == 6 else 1 for row in range(ROWS)
     ]
+    plain = SamplingMetadata(temperature=torch.ones(ROWS), row_kinds=RowKinds.of([PLAIN] * ROWS))
+    assert not goes_whole(sampler, plain)  # though its facts allow for more
+    assert replace(told, temperature=torch.zeros(ROWS)).row_kinds is None
 
 
-def test_facts_that_allow_for_more_than_row_kinds_tell_of_cost_nothing():
-    sampler, _, _ = recorded()
-    told = SamplingMetadata(temperature=torch.ones(ROWS), row_kinds=RowKinds.of([PLAIN] * ROWS))
-    assert told.facts.any_greedy
-    assert sampler.sample(logits_of(), told).token_ids.tolist() == [1] * ROWS
-
-
-def test_row_kinds_of_another_number_of_rows_are_refused_or_not_used():
-    with pytest.raises(InvalidInputError) as refused:
-        SamplingMetadata(temperature=torch.ones(3), row_kinds=RowKinds.of([PLAIN] * 4))
-    assert str(refused.value) == "'row_kinds' needs one entry a slot, 3, found 4."
-    with pytest.raises(InvalidInputError) as refused:
-        SamplingMetadata(
-            temperature=torch.ones(2),
-            row_index=torch.zeros(3, dtype=torch.int64),
-            row_kinds=RowKinds.of([PLAIN] * 2, row_index=[0, 1]),
-        )
-    assert str(refused.value) == (
-        "'row_kinds' needs the slots of as many rows as 'row_index' has, 3, found 2. "
-        "Pass row_index= to RowKinds.of."
-    )
+def test_row_kinds_of_another_number_of_rows_are_refused():
+    for message, metadata in (
+        (
+            "'row_kinds' needs one entry a slot, 3, found 4.",
+            lambda: SamplingMetadata(temperature=torch.ones(3), row_kinds=RowKinds.of([PLAIN] * 4)),
+        ),
+        (
+            "'row_kinds' needs the slots of as many rows as 'row_index' has, 3, found 2. "
+            "Pass row_index= to RowKinds.of.",
+            lambda: SamplingMetadata(
+                temperature=torch.ones(2),
+                row_index=torch.zeros(3, dtype=torch.int64),
+                row_kinds=RowKinds.of([PLAIN] * 2, row_index=[0, 1]),
+            ),
+        ),
+    ):
+        refused(message, InvalidInputError, metadata)
 
 
 # What neither of them serves
 
 
 def test_a_row_that_the_companion_cannot_serve_either_is_refused_before_anything_is_drawn():
-    limited = replace(EVERYTHING, filter_orders=("top_k_first",))
-    sampler, chosen, companion = recorded(companion_capabilities=limited)
-    both = replace(PLAIN, seed=3, filter_order="joint")
-    with pytest.raises(SamplerUnavailableError) as refused:
-        sampler.sample(logits_of(), batch({3: both}))
-    assert str(refused.value) == (
+    sampler, chosen, companion = recorded(
+        companion_capabilities=replace(EVERYTHING, filter_orders=("top_k_first",))
+    )
+    with pytest.raises(SamplerUnavailableError) as caught:
+        sampler.sample(logits_of(), batch({3: replace(JOINT, seed=3)}))
+    assert str(caught.value) == (
         "'acme' cannot serve seeded rows, and its companion 'native' cannot serve filter order joint, both of which "
         "this batch may hold. Install one that serves both (`pip install ./plugins/native` in tokendraw's "
-        "checkout), or, if the batch "
-        "holds only one of them, say so in SamplingMetadata.facts."
+        "checkout), or, if the batch holds only one of them, say so in SamplingMetadata.facts."
     )
     assert (chosen.logits, companion.logits) == ([], [])
+    few = SamplingMetadata.from_params([SEEDED, JOINT, SEEDED], positions=range(3))
+    assert sampler.sample(logits_of(3), few).token_ids.tolist() == [
+        2,
+        1,
+        2,
+    ]  # the companion serves no joint row
 
 
-def test_rows_that_only_the_chosen_sampler_serves_stay_even_if_they_are_few():
-    limited = replace(EVERYTHING, filter_orders=("top_k_first",))
-    sampler, _, _ = recorded(companion_capabilities=limited)
-    params = [SEEDED, replace(PLAIN, filter_order="joint"), SEEDED]
-    metadata = SamplingMetadata.from_params(params, positions=range(3))
-    assert sampler.sample(logits_of(3), metadata).token_ids.tolist() == [2, 1, 2]
+def test_without_a_companion_such_a_batch_is_refused():
+    alone = Sampler(
+        Negotiator(CPU, Need(), selected=[selection_of(loaded("acme", Recorded(1), Capabilities()))])
+    )
+    with pytest.raises(SamplerUnavailableError) as caught:
+        alone.sample(torch.zeros(1, 4), SamplingMetadata(temperature=torch.zeros(1)))
+    assert str(caught.value) == (
+        "'acme' cannot serve greedy rows, which this batch may hold, and has no companion. Install one that can "
+        "(`pip install ./plugins/native` in tokendraw's checkout), or, if the batch holds none, say so in "
+        "SamplingMetadata.facts."
+    )
 
 
 # One output
@@ -298,7 +268,6 @@ LIMITED = [
     replace(EVERYTHING, greedy=False),
     replace(EVERYTHING, max_top_k=3),
     replace(EVERYTHING, filter_orders=("joint",)),
-    replace(EVERYTHING, filters=PER_ROW[:2]),
     replace(EVERYTHING, greedy=False, filters=PER_ROW[1:]),
 ]
 
@@ -316,33 +285,37 @@ def test_what_two_draw_is_what_one_alone_draws(capabilities, requests, mode):
     assert_same_rows(alone, pair(capabilities, mode=mode).sample(logits, metadata))
 
 
-@pytest.mark.parametrize("widest", [2, 0, -1, 10**7])
+@pytest.mark.parametrize("widest", [2, -1, 10**7])
 def test_rows_whose_sampler_has_no_logprobs_carry_the_padding(widest):
-    sampler = pair(FILTERS_ONLY)
     logits, others = logits_of(), {3: LOGPROBS, 9: replace(SEEDED, logprobs=widest), 10: GREEDY}
-    output = sampler.sample(logits, batch(others))
-    width = 2 if widest in (0, 2) else V
-    assert output.logprobs.token_ids.shape == output.logprobs.logprobs.shape == (ROWS, 1 + width)
-    staying = [row for row in range(ROWS) if row not in others]
-    assert torch.equal(output.logprobs.token_ids[:, 0], output.token_ids)
-    assert (output.logprobs.token_ids[staying, 1:] == -1).all()
-    assert (output.logprobs.logprobs[staying] == -torch.inf).all()
-    assert (output.logprobs.ranks[staying] == 0).all()
+    output = pair(FILTERS_ONLY).sample(logits, batch(others))
+    best, staying = output.logprobs, [row for row in range(ROWS) if row not in others]
+    assert best.token_ids.shape == best.logprobs.shape == (ROWS, 3 if widest == 2 else 1 + V)
+    assert torch.equal(best.token_ids[:, 0], output.token_ids)
+    assert (best.token_ids[staying, 1:] == -1).all()
+    assert (best.logprobs[staying] == -torch.inf).all()
+    assert (best.ranks[staying] == 0).all()
     assert (output.log_kept_mass[staying] == -torch.inf).all()
-    native = NativeSampler(CPU, Need())
-    alone = native.sample(logits, batch(others))
-    assert_same_rows(alone, output, rows=[9, 10])
-    assert (output.logprobs.logprobs[[3, 9, 10], 0] > -torch.inf).all()
+    assert_same_rows(NativeSampler(CPU, Need()).sample(logits, batch(others)), output, rows=[9, 10])
 
 
-def test_whether_a_row_is_valid_is_said_by_who_draws_it():
-    logits = logits_of()
-    logits[3, 7] = logits[5, 7] = float("nan")
-    output = pair(FILTERS_ONLY, Recorded(1)).sample(logits, batch({3: SEEDED, 4: GREEDY}))
-    assert (~output.valid).nonzero().flatten().tolist() == [3]
+def test_where_nobody_needs_ranks_a_batch_of_both_has_none():
+    class Rankless(Recorded):
+        def sample(self, logits, metadata):
+            output = super().sample(logits, metadata)
+            best = output.logprobs
+            return replace(output, logprobs=None if best is None else replace(best, ranks=None))
+
+    asking = batch({3: LOGPROBS})
+    with pytest.raises(
+        PluginError, match=r"to return logprobs\.ranks \[1\] torch\.int64 on cpu, found NoneType"
+    ):
+        pair(FILTERS_ONLY, Recorded(1), Rankless(2)).sample(logits_of(), asking)
+    best = pair(FILTERS_ONLY, Recorded(1), Rankless(2), ranks=False).sample(logits_of(), asking).logprobs
+    assert (best.ranks, best.token_ids.shape[0]) == (None, ROWS)
 
 
-# Faults
+# Faults, and the capture of a graph
 
 
 class Overwriting:
@@ -354,110 +327,183 @@ class Overwriting:
         return SamplerOutput(token, torch.ones_like(token, dtype=torch.bool))
 
 
-def test_the_companion_draws_from_logits_that_nobody_has_overwritten():
-    logits = logits_of()
-    best = logits.argmax(-1)
-    output = pair(FILTERS_ONLY, chosen=Overwriting()).sample(logits, batch({3: GREEDY}))
-    assert torch.equal(output.token_ids, best)
-
-
-def test_the_callers_logits_are_not_modified_by_a_companion_that_works_in_place():
+def test_neither_draws_from_logits_that_the_other_has_overwritten():
     logits = logits_of()
     before = logits.clone()
     pair(FILTERS_ONLY, companion=Overwriting()).sample(logits, batch({3: GREEDY}))
     assert torch.equal(logits, before)
+    output = pair(FILTERS_ONLY, chosen=Overwriting()).sample(logits, batch({3: GREEDY}))
+    assert torch.equal(output.token_ids, before.argmax(-1))
 
 
-class Failing:
-    def __init__(self, name):
-        self.name = name
-
-    def sample(self, logits, metadata):
-        raise RuntimeError(f"{self.name} has no kernel image")
-
-
-@pytest.mark.parametrize("who", ["chosen", "companion"])
-def test_the_error_of_either_is_the_callers(who):
-    with pytest.raises(RuntimeError, match=f"{who} has no kernel image") as raised:
-        pair(FILTERS_ONLY, **{who: Failing(who)}).sample(logits_of(), batch({3: GREEDY}))
-    assert raised.value.__cause__ is None
-
-
-@pytest.fixture
-def capturing(monkeypatch):
-    """Pretends the capture of a CUDA graph, once called."""
-
-    def start():
-        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-
-    return start
-
-
-def test_a_batch_that_was_never_drawn_is_captured_whole_since_its_indices_are_not_on_the_device(capturing):
-    sampler, _, _ = recorded()
-    metadata = batch({3: GREEDY})
-    capturing()
-    assert goes_whole(sampler, metadata)
-
-
-def test_a_batch_that_was_drawn_is_captured_as_it_was_drawn(capturing):
+@pytest.mark.parametrize("was_drawn", [False, True])
+def test_a_batch_is_captured_as_it_was_drawn_and_whole_if_its_indices_are_not_on_the_device(
+    monkeypatch, was_drawn
+):
     sampler, _, companion = recorded()
     metadata = batch({3: GREEDY})
-    sampler.sample(logits_of(), metadata)
-    capturing()
-    assert sampler.sample(logits_of(), metadata).token_ids.tolist().count(2) == 1
-    indices = weakref.ref(companion.metadata[-1].row_index)
-    del metadata
-    companion.metadata.clear()
-    gc.collect()
-    assert indices() is not None  # the graph reads them at every replay
+    if was_drawn:
+        sampler.sample(logits_of(), metadata)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert sampler.sample(logits_of(), metadata).token_ids.tolist().count(2) == (1 if was_drawn else ROWS)
+    if was_drawn:
+        indices = weakref.ref(companion.metadata[-1].row_index)
+        del metadata
+        companion.metadata.clear()
+        gc.collect()
+        assert indices() is not None  # the graph reads them at every replay
 
 
 # What the user hears
 
 
-def test_a_class_of_rows_that_is_routed_away_is_logged_once_with_its_reason(caplog):
+@pytest.mark.parametrize(
+    ("metadata", "heard"),
+    [
+        (lambda: batch({4: SEEDED}), "seeded rows: they go to 'native'"),
+        (
+            lambda: batch({0: SEEDED, 1: SEEDED}, 3),
+            "seeded rows: they go to 'native', and with them the whole batch, since 1 of 3 rows would stay",
+        ),
+        (
+            lambda: SamplingMetadata(temperature=torch.ones(3)),
+            "greedy rows: they go to 'native', and with them the whole batch, since its metadata has no row_kinds",
+        ),
+        (
+            lambda: SamplingMetadata.from_params([GREEDY], row_index=torch.zeros(3, dtype=torch.int64)),
+            "greedy rows: they go to 'native', and with them the whole batch, since its row_index is not known on the "
+            "host",
+        ),
+    ],
+    ids=["rows", "few rows", "ready tensors", "slots on the device"],
+)
+def test_what_is_routed_away_is_logged_once_with_its_reason(caplog, metadata, heard):
     sampler, _, _ = recorded()
     with caplog.at_level(logging.INFO, logger="tokendraw"):
-        for others in ({3: SEEDED}, {4: SEEDED, 5: GREEDY}, {3: SEEDED}):
-            sampler.sample(logits_of(), batch(others))
-    assert caplog.messages == [
-        "'acme' cannot serve seeded rows: they go to 'native'",
-        "'acme' cannot serve greedy rows: they go to 'native'",
-    ]
+        for _ in range(2):
+            sampler.sample(logits_of(metadata().num_rows or 3), metadata())
+    assert caplog.messages == [f"'acme' cannot serve {heard}"]
+
+
+# An explicit choice has a second companion, the machine's preferred sampler, where that serves all rows of a call
+
+NO_MOMENTS = SERVING.replace("row_moments=tokendraw.plugin.MOMENTS", "row_moments=()")
+RARE = SamplingParams(filters={"p_less": 1.0})
+
+
+def add(dists, *, build="return ArgmaxSampler()"):
+    """Install ``fast``, which serves most rows, and ``own``, which serves few, in this order of preference."""
+    few = NO_MOMENTS.replace("greedy=True", "greedy=False")
+    dists.add_plugin("fast", plugin("fast", priority=90, capabilities=NO_MOMENTS, build=build))
+    dists.add_plugin("own", plugin("own", priority=80, capabilities=few))
+
+
+def rows_of(sampler, *params):
+    """Draw a batch, and return the number of its rows by the sampler that drew them."""
+    before, metadata = sampler.stats(), SamplingMetadata.from_params(params)
+    logits = torch.tensor([[0.0, 9.0, 1.0]]).expand(len(params), -1).contiguous()
+    assert sampler.sample(logits, metadata).token_ids.tolist() == [1] * len(params)
+    return {name: n for name, rows in sampler.stats().items() if (n := rows - before.get(name, 0))}
+
+
+def test_rows_go_to_the_first_companion_that_serves_all_of_a_call(dists):
+    add(dists)
+    sampler = load_sampler("own", device="cpu")
+    plain = SamplingParams(top_k=2)
+    assert (sampler.resolution.partial_companion, sampler.resolution.companion) == ("fast", "native")
+    assert rows_of(sampler, plain, plain, GREEDY) == {"own": 2, "fast": 1}
+    assert rows_of(sampler, plain, plain, RARE) == {"own": 2, "native": 1}
+    assert rows_of(sampler, plain, plain, plain, RARE, GREEDY) == {"own": 3, "native": 2}
+    assert rows_of(sampler, GREEDY) == {"fast": 1}
+    reasons = {decision.name: decision.reason for decision in sampler.resolution.decisions}
+    assert reasons["fast"] == (
+        "available, priority 90; serves the rows that own cannot, where it can serve all of them in a call"
+    )
+    assert reasons["native"].endswith("; serves the rows that own cannot")
+    assert "): go to fast, or else to native\n" in sampler.resolution.explain()
+
+
+def test_metadata_of_two_vocabularies_go_to_a_companion_that_serves_each():
+    companion, partial = Recorded(2), Recorded(3)
+    sampler = pair(Capabilities(), Recorded(1), companion)
+    select(sampler, partial_companion=loaded("fast", partial, replace(EVERYTHING, max_vocab_size=9)))
+    metadata = SamplingMetadata.from_params([SamplingParams(), GREEDY] * 20)
+    for size in (9, 10, 9):
+        sampler.sample(torch.zeros(40, size), metadata)
+    assert [logits.shape[1] for logits in partial.logits] == [9, 9]
+    assert [logits.shape[1] for logits in companion.logits] == [10]
 
 
 @pytest.mark.parametrize(
-    ("metadata", "because"),
+    ("build", "choice", "options", "companions"),
     [
-        (lambda: batch({0: SEEDED, 1: SEEDED}, 3), "1 of 3 rows would stay"),
-        (lambda: SamplingMetadata(temperature=torch.ones(3)), "its metadata has no row_kinds"),
-        (
-            lambda: SamplingMetadata.from_params([GREEDY], row_index=torch.zeros(3, dtype=torch.int64)),
-            "its row_index is not known on the host",
-        ),
+        ("raise RuntimeError('built')", "own", {"companion": False}, ("own", None, None)),
+        ("raise RuntimeError('no kernels')", "own", {}, ("own", None, "native")),
+        ("return ArgmaxSampler()", None, {}, ("fast", None, "native")),
     ],
-    ids=["few rows", "ready tensors", "slots on the device"],
+    ids=["none is wanted", "it cannot be built", "the default choice has none"],
 )
-def test_a_batch_that_goes_whole_says_why_once(caplog, metadata, because):
-    sampler, _, _ = recorded()
-    kind = "seeded rows" if "would" in because else "greedy rows"
-    with caplog.at_level(logging.INFO, logger="tokendraw"):
-        for _ in range(2):
-            assert goes_whole(sampler, metadata(), 3)
-    assert caplog.messages == [
-        f"'acme' cannot serve {kind}: they go to 'native', and with them the whole batch, since {because}"
+def test_where_there_is_no_second_companion(dists, build, choice, options, companions):
+    add(dists, build=build)
+    resolution = load_sampler(choice, device="cpu", **options).resolution
+    assert (resolution.chosen, resolution.partial_companion, resolution.companion) == companions
+
+
+# Drafts and verifications
+
+
+@dataclass
+class Counting:
+    """Native, with the numbers of rows that it drafts and of requests that it verifies."""
+
+    rows: list[int] = field(default_factory=list)
+    requests: list[int] = field(default_factory=list)
+
+    def sample(self, logits, metadata, *, draft):
+        assert draft is True
+        self.rows.append(len(logits))
+        return NativeSampler(CPU, Need()).sample(logits, metadata, draft=True)
+
+    def verify(self, target_logits, drafts, metadata, *, mode="rejection") -> VerifyOutput:
+        self.requests.append(drafts.num_requests)
+        return NativeSampler(CPU, Need()).verify(target_logits, drafts, metadata, mode=mode)
+
+
+def test_drafts_are_routed_by_the_verifier_as_samples_are():
+    requests = [
+        SamplingParams(seed=i, temperature=0.0 if i % 5 == 3 else 0.8, top_k=i % 3, logprobs=2)
+        for i in range(30)
     ]
+    metadata, logits = SamplingMetadata.from_params(requests, positions=range(30)), logits_of(30)
+    chosen, companion = Counting(), Counting()
+    sampler = drafting(replace(EVERYTHING, greedy=False), chosen, companion)
+    drafted = sampler.draft(logits, metadata)
+    assert (chosen.rows, companion.rows, sampler.stats()) == ([30], [6], {"acme": 24, "native": 6})
+    assert_same_rows(NativeSampler(CPU, Need()).sample(logits, metadata, draft=True), drafted)
+    alone = drafting(FILTERS_ONLY, chosen, companion_capabilities=None)
+    alone.sample(logits, metadata)  # who samples serves it
+    with pytest.raises(SamplerUnavailableError, match="'acme' cannot serve greedy rows"):
+        alone.draft(logits, metadata)
 
 
-def test_stats_count_rows_by_the_sampler_that_drew_them(warmup_on_a_cpu):
-    sampler, _, _ = recorded()
-    assert sampler.stats() == {}
-    sampler.sample(logits_of(), batch({}))
-    sampler.sample(logits_of(), batch({3: SEEDED}))
-    sampler.sample(logits_of(3), batch({0: SEEDED, 1: SEEDED}, 3))
-    counted = {"acme": 2 * ROWS - 1, "native": 4}
-    assert sampler.stats() == counted
-    sampler.warmup(V, dtypes=[torch.float32], batch_sizes=[12])
-    assert sampler.stats() == counted
+PROBS = {"draft_probs": torch.full((3, V), 0.02)}
+
+
+def verifier(lists, *, probs=False, **limits):
+    """Return who verifies a batch with a seeded request: one with some limits or, of the whole batch, its companion."""
+    chosen, companion = Counting(), Counting()
+    capabilities = replace(VERIFYING, **limits)
+    sampler = drafting(capabilities, chosen, companion, companion_capabilities=VERIFYING)
+    requests = SamplingMetadata.from_params([SEEDED, PLAIN, PLAIN], positions=range(3))
+    drafts = Drafts.from_lists(lists, **(PROBS if probs else {}))
+    sampler.verify(logits_of(drafts.num_rows), drafts, requests)
+    if chosen.requests:
+        return "the chosen one"
+    assert companion.requests == [3]
+    alone = drafting(capabilities, chosen, companion_capabilities=None)
+    with pytest.raises(
+        SamplerUnavailableError, match=r"^'acme' cannot serve .* say so in SamplingMetadata"
+    ) as error:
+        alone.verify(logits_of(drafts.num_rows), drafts, requests)
+    return str(error.value).partition(", ")[0]

@@ -57,17 +57,6 @@ def filtered_probabilities(logits, temperature=1.0, top_k=None, top_p=1.0, min_p
 
 NAN, INF = float("nan"), float("inf")
 V = 1500
-MODES = ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs"]
-KINDS = {
-    "greedy": SamplingParams(temperature=0.0, logprobs=3),
-    "plain": SamplingParams(seed=3, logprobs=3),
-    "top_k": SamplingParams(seed=3, top_k=20, logprobs=3),
-    "top_p": SamplingParams(seed=3, top_p=0.9, logprobs=3),
-    "min_p": SamplingParams(seed=3, min_p=0.05, logprobs=3),
-    "all": SamplingParams(seed=3, temperature=0.7, top_k=50, top_p=0.9, min_p=0.01, logprobs=3),
-    "joint": SamplingParams(seed=3, top_k=50, top_p=0.9, filter_order="joint", logprobs=3),
-    "unseeded": SamplingParams(top_k=50, top_p=0.9, logprobs=3),
-}
 
 
 def gaussians(rows, seed=0, size=V):

@@ -55,16 +55,19 @@ def distinct(drawn: list[list[int]]) -> int:
 
 
 @pytest.mark.slow
-def test_children_grandchildren_and_parent_draw_different_tokens() -> None:
-    drawn = result(
+def test_before_the_first_sampler_torch_is_left_as_it_is_and_then_all_processes_draw_their_own() -> None:
+    before, drawn = result(
         """
-sampler = load()
 torch.manual_seed(7)
-result = [in_child(draw) for _ in range(3)]
-result += in_child(lambda: [draw(), in_child(draw), in_child(draw)])
-result.append(draw())
+before = [in_child(lambda: torch.rand(2).tolist()) for _ in range(2)]
+sampler = load()
+before.append(in_child(lambda: torch.rand(2).tolist()))
+drawn = [in_child(draw) for _ in range(3)]
+drawn += in_child(lambda: [draw(), in_child(draw), in_child(draw)])
+result = [before, [*drawn, draw()]]
 """
     )
+    assert before[0] == before[1] != before[2]
     assert distinct(drawn) == len(drawn) == 7
 
 
@@ -82,29 +85,20 @@ result = [draw(), in_child(draw), draw(), in_child(lambda: [draw(), draw()]), dr
 
 
 @pytest.mark.slow
-def test_the_parents_own_draws_do_not_know_of_forks() -> None:
-    drawn = result(
+def test_the_parents_own_draws_seeded_rows_and_what_a_child_seeds_itself_do_not_know_of_forks() -> None:
+    alone, beside, own, childs = result(
         """
 sampler = load()
 torch.manual_seed(7)
 alone = [draw() for _ in range(3)]
 torch.manual_seed(7)
 result = [alone, [(in_child(draw), draw())[1] for _ in range(3)]]
-"""
-    )
-    assert drawn[0] == drawn[1]
-
-
-@pytest.mark.slow
-def test_what_a_child_seeds_itself_holds_and_seeded_rows_are_the_same_everywhere() -> None:
-    drawn = result(
-        """
-sampler = load()
 torch.manual_seed(11)
-result = [[draw(), draw(SEEDED)], in_child(lambda: [torch.manual_seed(11) and draw(), draw(SEEDED)])]
+result += [[draw(), draw(SEEDED)], in_child(lambda: [torch.manual_seed(11) and draw(), draw(SEEDED)])]
 """
     )
-    assert drawn[0] == drawn[1]
+    assert alone == beside
+    assert own == childs
 
 
 @pytest.mark.slow
@@ -133,49 +127,12 @@ result = [epoch(), epoch(), expected]
 
 
 @pytest.mark.slow
-def test_before_the_first_sampler_torch_is_left_as_it_is() -> None:
-    code = """
-torch.manual_seed(7)
-before = [in_child(lambda: torch.rand(2).tolist()) for _ in range(2)]
+def test_beside_other_threads_the_seed_waits_for_the_first_draw_and_a_held_generator_is_no_deadlock() -> None:
+    drawn, seeded, alone, done = result(
+        """
 sampler = load()
-result = [*before, in_child(lambda: torch.rand(2).tolist())]
-"""
-    first, second, third = result(code)
-    assert first == second != third
-
-
-WAITING = """
-sampler = load()
-stop = threading.Event()
-thread = threading.Thread(target=stop.wait)
-thread.start()
-torch.manual_seed(7)
-try:
-    {work}
-finally:
-    stop.set()
-    thread.join()
-"""
-
-
-@pytest.mark.slow
-def test_beside_other_threads_the_seed_waits_for_the_first_draw() -> None:
-    drawn = result(WAITING.format(work="result = [in_child(draw) for _ in range(3)] + [draw()]"))
-    assert distinct(drawn) == 4
-
-
-@pytest.mark.slow
-def test_and_is_left_out_where_the_child_seeds_itself() -> None:
-    work = "result = [in_child(lambda: torch.manual_seed(9) and [draw(), draw()]) for _ in range(2)]"
-    first, second = result(WAITING.format(work=work))
-    torch_alone = result("sampler = load(); torch.manual_seed(9); result = [draw(), draw()]")
-    assert first == second == torch_alone
-
-
-@pytest.mark.slow
-def test_a_fork_while_another_thread_holds_the_generator_is_no_deadlock() -> None:
-    code = """
-sampler = load()
+torch.manual_seed(9)
+alone = [draw(), draw()]
 running = True
 
 def busy():
@@ -185,11 +142,19 @@ def busy():
 
 thread = threading.Thread(target=busy)
 thread.start()
-result = [in_child(lambda: 1) for _ in range(50)]
-running = False
-thread.join()
+try:
+    drawn = [in_child(draw) for _ in range(3)] + [draw()]
+    seeded = [in_child(lambda: torch.manual_seed(9) and [draw(), draw()]) for _ in range(2)]
+    done = [in_child(lambda: 1) for _ in range(50)]
+finally:
+    running = False
+    thread.join()
+result = [drawn, seeded, alone, done]
 """
-    assert result(code) == [1] * 50
+    )
+    assert distinct(drawn) == 4
+    assert seeded == [alone, alone]  # the seed is left out where the child seeds itself
+    assert done == [1] * 50
 
 
 @pytest.mark.gpu

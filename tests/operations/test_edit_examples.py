@@ -1,0 +1,165 @@
+"""Edits that read a request's history, by examples small enough to check by eye; the kit compares all with a model."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+import call_tables
+import pages
+import tokendraw
+from tokendraw import Drafts, RequestSlots, SamplingParams, VerifyOutput
+
+V, INF = 12, float("inf")
+
+
+def slots_with(prompt=(), output=(), **fields):
+    slots = RequestSlots(2, 240, V)
+    slots.add(1, SamplingParams(**fields), prompt, output)
+    return slots
+
+
+def edited(slots, drafts=None, value=0.0, bitmask=None):
+    """Edit the rows of slot 1, one behind each of its drafts too; return them as lists."""
+    processor = tokendraw.load("process_logits", "native", device="cpu")
+    rows, layout = 1 + len(drafts or ()), None if drafts is None else Drafts.from_lists([drafts])
+    return processor.process(torch.full((rows, V), value), slots, torch.tensor([1]), bitmask, layout).tolist()
+
+
+# DRY: the token that would prolong a repetition costs more with each repeated token before it
+
+
+def costs(tokens, drafts=None, **fields):
+    """Return what native subtracts from logits of 0, for a prompt of two tokens and the others as output."""
+    slots = slots_with(tokens[:2], tokens[2:], **{"dry_multiplier": 1.0, "dry_base": 2.0} | fields)
+    found = [{i: -x for i, x in enumerate(row) if x} for row in edited(slots, drafts)]
+    return found if drafts is not None else found[0]
+
+
+def test_the_worked_examples_of_repetitions_and_thinking_budgets():
+    table = call_tables.Table(__file__, "edit_examples.txt")
+    assert table.found(lambda: {"costs": costs, "allowed": allowed}) == table.text
+
+
+def test_costs_are_subtracted_behind_the_penalties_and_rounded_with_them_once():
+    slots = slots_with([1, 2, 3, 1, 2], dry_multiplier=0.001, repetition_penalty=1.001)
+    logits = torch.full((1, V), 8.0, dtype=torch.bfloat16)
+    tokendraw.load("process_logits", "native", device="cpu").process(logits, slots, torch.tensor([1]))
+    exact = np.float32(8) / np.float32(1.001) - np.float32(0.001)
+    assert logits[0, 3] == torch.tensor(exact).to(torch.bfloat16)
+    assert edited(slots_with([7] * 40, dry_multiplier=3.0), value=INF) == [[INF] * V]
+    assert costs([1, 2, 3, 4, 9, 1], [2, 3, 4]) == [{}, {3: 1}, {4: 2}, {9: 4}]  # drafts count
+
+
+# Penalties of the last tokens alone
+
+PENALTIES = {"repetition_penalty": 2.0, "frequency_penalty": 0.5, "presence_penalty": 0.25}
+
+
+def test_a_token_leaves_the_window_step_by_step():
+    slots, rows = slots_with([0, 1], **PENALTIES, penalty_last_n=3), []
+    for token in (2, 2, 3, 4, 5):
+        rows += edited(slots, value=8.0)
+        slots.append([1], [token])
+    rows += edited(slots, value=8.0)
+    in_prompt, once, twice = 4.0, 4 - 0.75, 4 - 1.25
+    assert [row[:6] for row in rows] == [
+        [in_prompt, in_prompt, 8, 8, 8, 8],
+        [in_prompt, in_prompt, once, 8, 8, 8],
+        [8, in_prompt, twice, 8, 8, 8],
+        [8, 8, twice, once, 8, 8],
+        [8, 8, once, once, once, 8],
+        [8, 8, 8, once, once, once],
+    ]
+
+
+def test_drafts_before_a_row_push_tokens_out_of_the_window_and_placeholders_do_too():
+    slots = slots_with([0, 1], [2], presence_penalty=1.0, penalty_last_n=2)
+    penalized = [[i for i, x in enumerate(row) if x == -1] for row in edited(slots, [3, V, 2])]
+    assert penalized == [[2], [2, 3], [3], [2]]
+
+
+# A thinking budget: once it is spent, the ids of the end come one by one, whatever else would be allowed
+
+START, END = [1, 2], [8, 9, 10]
+EVERY_ID = [*range(V)]
+
+
+def allowed(prompt=(), output=(), budget=3, end=END, drafts=None, bitmask=None, **fields):
+    """Return the ids that rows may draw."""
+    slots = slots_with(prompt, output, thinking_budget=(budget, START, end), **fields)
+    found = [[i for i, x in enumerate(row) if x > -INF] for row in edited(slots, drafts, bitmask=bitmask)]
+    return found if drafts is not None else found[0]
+
+
+def test_masks_are_set_aside_for_the_end_alone_and_biases_and_penalties_are_not():
+    no_end = torch.full((1, 1), 0b0000_1111_1111, dtype=torch.int32)
+    masked = {"allowed_token_ids": [5], "bad_words": [[8]], "min_tokens": 20, "stop_token_ids": [8]}
+    assert allowed(START, [6, 6, 6], bitmask=no_end, **masked) == [8]
+    assert allowed(START, [6, 6], bitmask=no_end, **masked) == [5]
+    biased = {"logit_bias": {8: 2.0, 3: 5.0}, "presence_penalty": 0.5}
+    ((*_, forced, _, _, _),) = edited(slots_with(START, [8, 6, 6], thinking_budget=(3, START, END), **biased))
+    assert forced == 1.5
+    slots, logits = slots_with(START, [6, 6, 6], thinking_budget=(3, START, END)), torch.zeros(2, V)
+    processor = tokendraw.load("process_logits", "native", device="cpu")
+    processor.process(logits, slots, torch.tensor([1, 0]), torch.ones(2, 1, dtype=torch.int32))
+    assert [row.isfinite().nonzero().flatten().tolist() for row in logits] == [
+        [8],
+        [0],
+    ]  # slot 0 has no request
+
+
+# Placeholders, tokens without an id
+
+
+@pytest.mark.parametrize("placeholder", [V, V + 5, 2**31 - 1])
+def test_add_append_append_verified_and_drafts_treat_a_placeholder_alike(placeholder):
+    """``min_tokens`` counts the placeholder, bad words end before it, penalties pass over it."""
+    fields = {"repetition_penalty": 2.0, "frequency_penalty": 0.5, "min_tokens": 3, "stop_token_ids": [0]}
+    fields["bad_words"] = [[5, 6, 8], [6, 9]]
+
+    def forbidden(row):
+        return [i for i, x in enumerate(row) if x == -INF]
+
+    assert forbidden(edited(slots_with([1], [5, 6], **fields))[0]) == [0, 8, 9]
+    (added,) = edited(slots_with([1], [5, placeholder, 6], **fields), value=1.0)
+    assert forbidden(added) == [9]
+    assert [added[i] for i in range(V) if i not in (1, 5, 6, 9)] == [1.0] * 8
+    assert edited(slots_with([1], [5], **fields), [placeholder, 6], value=1.0)[-1] == added
+    assert edited(slots_with([1], [5], **fields), [-1, 6], value=1.0)[-1] == added
+    one_by_one, verified = slots_with([1], **fields), slots_with([1], **fields)
+    for token in (5, placeholder, 6):
+        one_by_one.append([1], [token])
+    chain = torch.tensor([[5, placeholder, 6, -1]])
+    verified.append_verified([1], VerifyOutput(chain, chain, chain))
+    for slots in (one_by_one, verified):
+        assert edited(slots, value=1.0) == [added]
+        assert slots.tables.history[1, :4].tolist() == [1, 5, placeholder, 6]
+    least = RequestSlots(1, 6, 1)
+    least.add(0, SamplingParams(frequency_penalty=1.0), [-1, 1, 0], [1, 0])
+    assert (least.tables.counts.tolist(), least.tables.num_distinct.tolist()) == ([[17]], [1])
+
+
+# docs/logits-processing.md
+
+PAGE = pages.text_of("docs/logits-processing.md")
+
+
+def test_the_page_of_edits_is_true():
+    """Its step runs, its preempted request comes back, and its table is the order of edits."""
+    source, preemption = pages.blocks(PAGE, "python")
+    names = {}
+    exec(source, names)
+    slots, chains = names["slots"], names["chains"]
+    assert (names["sampled"].token_ids.shape, chains.token_ids.shape) == ((2,), (2, 3))
+    emitted = (chains.token_ids[1] >= 0).sum()
+    assert slots.tables.num_tokens[[7, 0]].tolist() == [0, 2 + emitted]  # one prompt token, one sampled
+    assert slots.tables.history[0, 1] == names["sampled"].token_ids[1]
+    names = {}
+    exec(source + preemption, names)
+    tables = names["slots"].tables
+    assert (int(tables.num_prompt[5]), tables.history[5, :6].tolist()) == (3, [1, 2, 3, 17, 4, 8])
+    rows = [cells[0].split("`")[1] for cells in pages.rows(PAGE, 2) if cells[0].startswith("`")]
+    assert rows == [*tokendraw.plugin.EDITS]
+    assert set(rows[1:]) <= {field.name for field in dataclasses.fields(SamplingParams)}

@@ -1,0 +1,217 @@
+"""Logprobs: the list of a request, ids that a request names, and what plugins arrange them with."""
+
+import math
+
+import pytest
+import torch
+
+import tokendraw
+from calling import refused
+from tokendraw import (
+    BatchFacts,
+    Drafts,
+    InvalidInputError,
+    InvalidParameterError,
+    LogprobsTensors,
+    RequestSlots,
+    SamplingMetadata,
+    SamplingParams,
+    TokenLogprob,
+)
+from tokendraw.plugin import (
+    PAD_LOGPROB,
+    PAD_TOKEN_ID,
+    RowMasses,
+    best_token_ids,
+    log_kept_mass_by_step,
+    logprobs_by_step,
+    mode_values,
+    pad_logprobs,
+)
+
+INF, PAD = float("inf"), PAD_TOKEN_ID
+SHARES = (0.4, 0.1, 0.3, 0.2)
+ORDER = [(0, 1), (2, 2), (3, 3), (1, 4)]
+"""Ids and ranks of the four tokens, the best first."""
+
+
+@pytest.fixture(scope="module")
+def native():
+    return tokendraw.load_sampler("native", device="cpu")
+
+
+def batch(*requests):
+    return SamplingMetadata.from_params(requests, positions=range(len(requests)))
+
+
+def logits_of(rows):
+    return torch.tensor([SHARES] * rows).log()
+
+
+# A request's list
+
+
+def test_a_row_is_the_drawn_token_then_its_own_best(native):
+    wanted = [2, 0, None, -1]
+    out = native.sample(
+        logits_of(4), batch(*[SamplingParams(seed=i, logprobs=n) for i, n in enumerate(wanted)])
+    )
+    best = out.logprobs.cpu()
+    for i, n in enumerate((2, 0, 0, 4)):
+        drawn, *others = best.row(i)
+        assert (drawn.token_id, drawn.rank) == (out.token_ids[i], dict(ORDER)[drawn.token_id])
+        assert [(one.token_id, one.rank) for one in others] == ORDER[:n]
+        for one in (drawn, *others):
+            assert one.logprob == pytest.approx(math.log(SHARES[one.token_id]), abs=1e-6)
+    assert best.row(-1) == best.row(3)
+    with pytest.raises(IndexError):
+        best.row(4)
+    tied = native.sample(torch.zeros(1, 3), batch(SamplingParams(seed=1, logprobs=3))).logprobs.cpu().row(0)
+    assert [one.rank for one in tied] == [
+        3,
+        1,
+        2,
+        3,
+    ]  # all three have a value at least that of the drawn token
+    unranked = LogprobsTensors(torch.tensor([[5, 7, -1]]), torch.tensor([[-1.0, -0.5, -INF]]), None).cpu()
+    assert unranked.row(0) == [TokenLogprob(5, -1.0, None), TokenLogprob(7, -0.5, 1)]
+
+
+def test_of_a_verification_a_row_is_one_token_of_a_request(native):
+    requests = [SamplingParams(temperature=0.0, logprobs=1), SamplingParams(temperature=0.0)]
+    out = native.verify(
+        logits_of(5), Drafts.from_lists([[0, 1], [2]]), SamplingMetadata.from_params(requests)
+    )
+    assert out.token_ids.tolist() == [[0, 0, -1], [0, -1, -1]]
+    best, first = out.logprobs.cpu(), TokenLogprob(0, pytest.approx(math.log(0.4), abs=1e-6), 1)
+    assert [best.row(0, step) for step in range(3)] == [[first, first], [first, first], []]
+    assert best.row(1, 0) == [first]
+    there = LogprobsTensors(torch.empty(2, 3, dtype=torch.int64, device="meta"), torch.empty(2, 3), None)
+    for message, call in (
+        (
+            "'row' needs a step, since these logprobs are of a verification, found None. Call row(i, step).",
+            lambda: best.row(0),
+        ),
+        (
+            "'row' needs no step, found 0. Call row(i).",
+            lambda: LogprobsTensors(*[torch.ones(1, 1)] * 2, None).row(0, 0),
+        ),
+        (
+            "'row' needs logprobs on the host, found them on meta. Call .cpu() once, and row() on what it returns.",
+            lambda: there.row(0),
+        ),
+    ):
+        refused(message, InvalidInputError, call)
+
+
+# Ids that a request names
+
+
+V = 50
+GIVEN, NONE = SamplingParams(logprob_token_ids=[3, 7, 1], seed=5), SamplingParams(top_k=4)
+LOGITS = torch.randn(2, V, generator=torch.Generator().manual_seed(0))
+
+
+def test_the_given_ids_come_back_in_their_order_and_other_rows_are_padded(native):
+    found = native.sample(LOGITS, batch(GIVEN, NONE)).logprobs.cpu()
+    assert found.given_token_ids.tolist() == [[3, 7, 1], [-1] * 3]
+    assert torch.allclose(found.given_logprobs[0], LOGITS.log_softmax(-1)[0, [3, 7, 1]], atol=1e-6)
+    assert (found.given_logprobs[1] == -torch.inf).all()
+    values = found.given_logprobs[0].tolist()
+    assert found.row(0)[1:] == [
+        TokenLogprob(i, value, None) for i, value in zip((3, 7, 1), values, strict=True)
+    ]
+    assert [entry.token_id for entry in found.row(1)] == [int(found.token_ids[1, 0])]
+    ruled_out = BatchFacts(max_logprobs=0, max_logprob_token_id=-1)
+    ready = SamplingMetadata(logprob_token_ids=torch.tensor([[1], [2]]), facts=ruled_out)
+    for metadata in (batch(NONE, SamplingParams(logprobs=2)), ready):
+        assert native.sample(LOGITS, metadata).logprobs.given_token_ids is None
+
+
+def test_each_step_of_a_verification_has_them(native):
+    target = torch.zeros(3, V)
+    target[0, 3] = 50.0
+    requests = SamplingMetadata.from_params([GIVEN, NONE], positions=[0, 4])
+    found = native.verify(target, Drafts.from_lists([[3], []]), requests).logprobs
+    assert found.given_token_ids.tolist() == [[[3, 7, 1]] * 2, [[-1] * 3] * 2]
+    assert found.row(0, 0)[1] == TokenLogprob(3, 0.0, None)
+    assert found.row(1, 1) == []
+
+
+def test_slots_keep_the_ids_of_their_requests_and_the_result_is_as_wide_as_the_widest(native):
+    slots = RequestSlots(4, 16, V, max_logprob_token_ids=5)
+    before = slots.num_bytes
+    slots.add(1, GIVEN)
+    slots.add(2, NONE)
+    assert slots.num_bytes == before + 4 * 5 * 8
+    found = native.sample(LOGITS, slots.metadata([2, 1], [1, 0])).logprobs
+    assert found.given_token_ids.tolist() == [[-1] * 3, [3, 7, 1]]
+    assert torch.equal(
+        found.given_logprobs, native.sample(LOGITS, batch(NONE, GIVEN)).logprobs.given_logprobs
+    )
+    ids = slots.metadata([1], [0]).logprob_token_ids
+    slots.add(0, SamplingParams(logprob_token_ids=range(5)))
+    assert slots.metadata([1, 0], [0, 0]).logprob_token_ids.shape == (4, 5)
+    slots.remove(0)
+    assert slots.metadata([1], [0]).logprob_token_ids.tolist() == [[-1] * 3, [3, 7, 1], [-1] * 3, [-1] * 3]
+    assert slots.metadata([1], [0]).logprob_token_ids.data_ptr() == ids.data_ptr()
+    slots.remove(1)
+    assert slots.metadata([2]).logprob_token_ids is None
+    refused(
+        "'logprob_token_ids' of slot 0 needs at most 'max_logprob_token_ids', 5, ids, found 6. "
+        "Ask for fewer, or make RequestSlots with a larger max_logprob_token_ids.",
+        InvalidParameterError,
+        lambda: slots.add(0, SamplingParams(logprob_token_ids=range(6))),
+    )
+
+
+# Helpers of plugins
+
+
+@pytest.mark.parametrize(
+    ("row", "best"),
+    [
+        ([0.5, -0.5, 0.5, -INF, 0.5], [0, 2, 4, 1, 3]),
+        ([-0.0, 0.0, -0.0], [0, 1, 2]),
+        ([-INF, INF, -1e-45, 1e-45, INF], [1, 4, 3, 2, 0]),
+    ],
+)
+def test_the_best_come_in_descending_order_and_the_lowest_id_first_on_a_tie(row, best):
+    for n in range(len(row) + 1):
+        assert best_token_ids(torch.tensor([row]), n).tolist() == [best[:n]]
+
+
+@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs", "temperature_logprobs"])
+def test_no_log_probability_exceeds_0_however_the_masses_were_rounded(mode):
+    one = torch.ones(1, 1, dtype=torch.float64)
+    too_small = one * (1 - 2**-24)
+    row = RowMasses(one.float(), one.float() - 1, too_small, too_small, too_small)
+    below = pytest.approx(-1 - math.log(1 - 2**-24))
+    assert mode_values(torch.tensor([[1.0, 0.0]]), row, one, mode).tolist() == [[0.0, below]]
+
+
+def test_columns_beyond_what_a_row_asked_for_are_padding():
+    ids, values = torch.arange(12).view(3, 4), torch.zeros(3, 4)
+    found = pad_logprobs(ids, values, torch.tensor([0, 2, -1]))
+    assert found[0].tolist() == [[0, PAD, PAD, PAD], [4, 5, 6, PAD], [8, 9, 10, 11]]
+    assert (found[1] == PAD_LOGPROB).tolist() == (found[0] == PAD).tolist()
+    assert pad_logprobs(ids, values, None) == (ids, values)
+
+
+def test_logprobs_and_kept_masses_of_rows_are_arranged_by_request_and_step():
+    offsets, accepted = torch.tensor([0, 3, 4]), torch.tensor([1, 0])
+    rows = LogprobsTensors(
+        torch.tensor([[10], [11], [12], [13]]), torch.zeros(4, 1), torch.tensor([1, 2, 3, 4])
+    )
+    found = logprobs_by_step(rows, offsets, accepted, 2)
+    assert found.token_ids.squeeze(-1).tolist() == [[10, 11, PAD], [13, PAD, PAD]]
+    assert found.logprobs.squeeze(-1).tolist() == [[0, 0, PAD_LOGPROB], [0, PAD_LOGPROB, PAD_LOGPROB]]
+    assert found.ranks.tolist() == [[1, 2, 0], [4, 0, 0]]
+    masses = log_kept_mass_by_step(torch.tensor([-1.0, -2.0, -3.0, -4.0]), offsets, accepted, 2)
+    assert masses.tolist() == [[-1.0, -2.0, PAD_LOGPROB], [-4.0, PAD_LOGPROB, PAD_LOGPROB]]
+    nobody, none = (
+        LogprobsTensors(rows.token_ids[:0], rows.logprobs[:0], None),
+        torch.empty(0, dtype=torch.int32),
+    )
+    assert logprobs_by_step(nobody, offsets[:1], none, 4).token_ids.shape == (0, 5, 1)
+    assert log_kept_mass_by_step(masses[0, :0], offsets[:1], none, 4).shape == (0, 5)
