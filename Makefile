@@ -66,8 +66,6 @@ test-engines: $(VENV)-sglang/.ready $(VENV)-vllm/.ready  ## The adapters to engi
 	OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -m pytest -W default tests/engines/test_vllm_*.py $(PYTEST)
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(VENV)-vllm/bin/python -m pytest -W default \
 		tests/engines/test_vllm_v2_itself.py $(PYTEST)
-	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(VENV)-vllm/bin/python -m pytest -W default \
-		tests/engines/test_vllm_v2_edits_itself.py $(PYTEST)
 
 # Those that run in Triton's interpreter, with their device renamed: all but the last ask for CUDA.
 OWN_TESTS := $(addprefix v1/worker/test_gpu_,sampler_flags.py bad_words.py logit_bias.py thinking_budget.py \

@@ -1,4 +1,7 @@
-"""Fault drill: after any failure SGLang goes on with its sampling, and a line of the log says why."""
+"""Faults of what the adapter to SGLang replaces: SGLang goes on with its sampling, and a line of the log says why.
+
+From logits that are edited once, without seeds per request. Beside other ranks a fault raises.
+"""
 
 import dataclasses
 import logging
@@ -11,13 +14,16 @@ import torch
 import sglang_engine
 import tokendraw
 import tokendraw_sglang
+from sglang_drafts import batch_of, chains, speculation, verify
 from sglang_engine import Request, draw, info_of
 from tokendraw_sglang import _engine, _registration
 
 pytestmark = pytest.mark.usefixtures("sglang")
-V = 100
-REQUESTS = {"temperature": 0.9, "top_k": 1000, "top_p": 0.9, "sampling_seed": 3}
+V, WIDTH = 100, 4
+BEST = [11, 22, 33]
 AGAIN = "without seeds per request; restart it to draw through tokendraw again"
+OWN_BACKEND = "It samples with its backend 'pytorch'"
+OWN_SCORES = "SGLang computes log-probabilities from now on"
 
 
 @pytest.fixture(autouse=True)
@@ -28,246 +34,183 @@ def given_backend():
 
 @pytest.fixture
 def logged(caplog):
-    """The lines of the adapter's log so far."""
+    """The lines of the adapter's log so far, without its name."""
     caplog.set_level(logging.INFO, logger="tokendraw.sglang")
-    return lambda: [record.getMessage() for record in caplog.records if record.name == "tokendraw.sglang"]
+    return lambda: [
+        record.getMessage().removeprefix("tokendraw: ")
+        for record in caplog.records
+        if record.name == "tokendraw.sglang"
+    ]
 
 
 def rows():
     """Logits with a certain token in each row, and the parameters of a batch."""
     logits = torch.full((3, V), -1e4)
-    logits[[0, 1, 2], [11, 22, 33]] = 0.0
-    return logits, info_of(Request(**REQUESTS), Request(min_p=0.1), Request(temperature=0.0))
+    logits[[0, 1, 2], BEST] = 0.0
+    seeded = Request(temperature=0.9, top_k=1000, top_p=0.9, sampling_seed=3)
+    return logits, info_of(seeded, Request(min_p=0.1), Request(temperature=0.0), vocab_size=V)
 
 
-def chosen_backend():
-    from sglang.srt.runtime_context import get_exec
+def assert_certain(sampler, **wanted):
+    """Each row draws its certain token, with the log-probability 0."""
+    tokens, output = draw(sampler, *rows(), top=[1, 1, 1], **wanted)
+    assert tokens.tolist() == BEST
+    torch.testing.assert_close(output.next_token_logprobs.float(), torch.zeros(3))
+    return output
 
-    return get_exec().kernel.sampling_backend
+
+def assert_verifies_and_scores():
+    """A chain of certain drafts, of which one is wrong, is verified; what is emitted has the log-probability 0."""
+    from sglang.srt.layers import logprob_processor
+    from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+    from sglang.srt.speculative import eagle_utils
+
+    logits = torch.full((WIDTH, V), -1e4)
+    logits[torch.arange(WIDTH), torch.tensor([3, 4, 5, 6])] = 0.0
+    info, drafts = info_of(Request(sampling_seed=3), vocab_size=V), chains([[1, 3, 4, 9]], [7])
+    column = info.sampling_seed
+    info.logit_bias = torch.zeros(1, V).index_fill_(1, torch.tensor([8]), 6e3)  # twice it would be the best
+    assert verify(drafts, info, logits, [7])[0] == [[3, 4, 5]]
+    assert info.sampling_seed is column
+    assert info.logit_bias is not None
+    batch, output = batch_of(info, [7]), LogitsProcessorOutput(next_token_logits=logits)
+    predict, counts, accept_index = eagle_utils.eagle_sample(drafts, batch, output)
+    logprob_processor.compute_spec_logprobs(batch, output, predict, accept_index=accept_index)
+    emitted = output.next_token_logprobs[0, : int(counts)].float()
+    torch.testing.assert_close(emitted, torch.zeros(3))
 
 
-def assert_sglang_draws(sampler):
-    """SGLang's sampler draws with its default backend, and computes log-probabilities."""
+def made():
+    """The sampler that SGLang makes."""
+    return _registration.make_sampler(tokendraw_sglang.state())
+
+
+def test_without_a_fault_tokendraw_draws_and_a_line_says_so(logged):
+    sampler = made()
+    assert type(sampler).__name__ == "TokendrawSampler"
+    assert_certain(sampler)
+    assert logged() == ["sampler replaced (native 0.1.0, SGLang 0.5.23)"]
+
+
+# An SGLang that does not fit, or no plugin.
+
+
+def replaced(place, name, function):
+    """Have SGLang's function take other parameters."""
+
+    def fault(patch):
+        owner = pkgutil.resolve_name(f"sglang.srt.{place}")
+        function.__qualname__ = name if ":" not in place else f"{owner.__name__}.{name}"
+        patch.setattr(owner, name, function)
+
+    return fault
+
+
+def missing_field(patch):
+    patch.setattr(_engine, "BATCH_FIELDS", (*_engine.BATCH_FIELDS, "temperature_of_rows"))
+
+
+def missing_name(patch):
     from sglang.srt.layers.sampler import Sampler
 
-    assert type(sampler) is Sampler
-    assert chosen_backend() == "pytorch"
-    tokens, output = draw(sampler, *rows(), top=[1, 1, 1])
-    assert tokens.tolist() == [11, 22, 33]
-    torch.testing.assert_close(output.next_token_logprobs.float(), torch.zeros(3))
+    patch.delattr(Sampler, "_sync_token_ids_across_tp")
 
 
-def test_a_line_names_the_sampler_after_a_successful_load(logged):
-    sampler = _registration.make_sampler(tokendraw_sglang.state())
-    assert type(sampler).__name__ == "TokendrawSampler"
-    assert draw(sampler, *rows())[0].tolist() == [11, 22, 33]
-    assert logged() == ["tokendraw: sampler replaced (native 0.1.0, SGLang 0.5.23)"]
+def untested(patch):
+    patch.setattr("tokendraw.engines.installed_version", lambda name: "0.6.1")
 
 
-def test_an_untested_version_is_left_alone(logged, monkeypatch):
-    monkeypatch.setattr("tokendraw.engines.installed_version", lambda name: "0.6.1")
-    result = tokendraw_sglang.state()
-    assert (result.installed, result.tested, result.applies) == ("0.6.1", ("0.5.23",), False)
-    assert_sglang_draws(_registration.make_sampler(result))
-    assert logged() == [
-        "tokendraw: SGLang left alone: SGLang 0.6.1 is untested, tested are 0.5.23. It samples with its backend "
-        "'pytorch'"
-    ]
+def wants(parameters, found):
+    return f"needs the parameters self, {parameters}, found self, {found}"
 
 
-@pytest.mark.parametrize(
-    ("place", "name", "changed", "reason"),
-    [
-        (
-            "layers.sampler:Sampler",
-            "forward",
-            lambda self, logits, batch: None,
-            "needs the parameters self, logits_output, sampling_info, return_logprob, top_logprobs_nums, "
-            "token_ids_logprobs, positions, found self, logits, batch",
+LEFT_ALONE = {
+    "another version": (untested, "SGLang 0.6.1 is untested, tested are 0.5.23"),
+    "draws": (
+        replaced("layers.sampler:Sampler", "forward", lambda self, logits, batch: None),
+        "'Sampler.forward' "
+        + wants(
+            "logits_output, sampling_info, return_logprob, top_logprobs_nums, token_ids_logprobs, positions",
+            "logits, batch",
         ),
-        (
-            "sampling.sampling_batch_info:SamplingBatchInfo",
-            "merge_batch",
-            lambda self, *others: None,
-            "needs the parameters self, other, found self, others",
-        ),
-        (
+    ),
+    "batches": (
+        replaced("sampling.sampling_batch_info:SamplingBatchInfo", "merge_batch", lambda self, *others: None),
+        f"'SamplingBatchInfo.merge_batch' {wants('other', 'others')}",
+    ),
+    "log-probabilities": (
+        replaced(
             "layers.logprob_processor:OutputLogprobProcessor",
             "compute_logprobs",
             lambda self, logprobs, token_ids: None,
-            "needs the parameters self, logprobs, top_logprobs_nums, token_ids_logprobs, batch_next_token_ids, found "
-            "self, logprobs, token_ids",
         ),
-    ],
-)
-def test_a_changed_signature_is_left_alone(logged, monkeypatch, place, name, changed, reason):
-    owner = pkgutil.resolve_name(f"sglang.srt.{place}")
-    changed.__qualname__ = f"{owner.__name__}.{name}"
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, changed)
-        result = tokendraw_sglang.state()
-    assert (result.applies, result.reason) == (False, f"'{owner.__name__}.{name}' {reason}")
-    assert_sglang_draws(_registration.make_sampler(result))
-    assert logged() == [
-        f"tokendraw: SGLang left alone: {result.reason}. It samples with its backend 'pytorch'"
-    ]
-
-
-def test_a_missing_field_and_a_missing_name_are_reasons(monkeypatch):
-    monkeypatch.setattr(_engine, "BATCH_FIELDS", (*_engine.BATCH_FIELDS, "temperature_of_rows"))
-    assert tokendraw_sglang.state().reason == (
-        "'SamplingBatchInfo' needs the field temperature_of_rows, found none"
-    )
-    from sglang.srt.layers.sampler import Sampler
-
-    monkeypatch.delattr(Sampler, "_sync_token_ids_across_tp")
-    assert tokendraw_sglang.state().reason == (
+        "'OutputLogprobProcessor.compute_logprobs' "
+        + wants(
+            "logprobs, top_logprobs_nums, token_ids_logprobs, batch_next_token_ids",
+            "logprobs, token_ids",
+        ),
+    ),
+    "a missing field": (
+        missing_field,
+        "'SamplingBatchInfo' needs the field temperature_of_rows, found none",
+    ),
+    "a missing name": (
+        missing_name,
         "importing SGLang 0.5.23 raised AttributeError: type object 'Sampler' has no attribute "
-        "'_sync_token_ids_across_tp'"
-    )
+        "'_sync_token_ids_across_tp'",
+    ),
+    "no plugin": (
+        lambda patch: patch.setenv("TOKENDRAW_DISABLE", "native"),
+        "SamplerUnavailableError: No plugin can serve",
+    ),
+    "no such plugin": (
+        lambda patch: patch.setenv("TOKENDRAW_SAMPLER", "nosuch"),
+        "SamplerUnavailableError: 'nosuch', asked for by TOKENDRAW_SAMPLER, cannot serve",
+    ),
+}
 
 
-@pytest.mark.parametrize("settings", [{"TOKENDRAW_DISABLE": "native"}, {"TOKENDRAW_SAMPLER": "nosuch"}])
-def test_without_a_plugin_sglang_draws(logged, monkeypatch, settings):
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(tokendraw.SamplerUnavailableError) as error:
-        tokendraw.load_sampler(need=tokendraw.Need(filter_orders=("joint",)))
-    assert_sglang_draws(_registration.make_sampler(tokendraw_sglang.state()))
+@pytest.mark.parametrize("has_hooks", [False, True])
+@pytest.mark.parametrize(("fault", "reason"), LEFT_ALONE.values(), ids=LEFT_ALONE)
+def test_an_sglang_that_does_not_fit_draws_verifies_and_scores_itself(
+    logged, monkeypatch, caplog, fault, reason, has_hooks
+):
+    """Also where an earlier sampler of the process has hooked its functions."""
+    from sglang.srt.layers.sampler import Sampler
+    from sglang.srt.runtime_context import get_exec
+
+    if has_hooks:
+        with speculation():
+            made()
+        caplog.clear()
+    for name in ("sample", "verify", "score"):
+        monkeypatch.setattr(tokendraw.Sampler, name, lambda *_, **__: pytest.fail("tokendraw was called"))
+    with speculation(), monkeypatch.context() as patch:
+        with monkeypatch.context() as fault_patch:
+            fault(fault_patch)
+            sampler = made()
+        assert type(sampler) is Sampler
+        assert get_exec().kernel.sampling_backend == "pytorch"
+        assert_certain(sampler)
+        if has_hooks:
+            assert_verifies_and_scores()
+        patch.undo()
     (line,) = logged()
-    sentence = " ".join(str(error.value).split())
-    reason, _, goes_on = line.partition(". It samples")
-    assert goes_on == " with its backend 'pytorch'"
-    assert f"tokendraw: SGLang left alone: SamplerUnavailableError: {sentence}".startswith(
-        reason.removesuffix(" ...")
-    )
-    assert len(reason) > 150
+    assert line.startswith(f"SGLang left alone: {reason}")
+    assert line.endswith(OWN_BACKEND)
+    assert tokendraw_sglang.state().applies
 
 
-def test_draws_matching_a_trainer_are_sglangs(logged):
+def test_draws_that_match_a_trainer_are_sglangs(logged):
+    from sglang.srt.layers.sampler import Sampler
     from sglang.srt.runtime_context import get_exec
 
     with get_exec().deterministic.override(rl_on_policy_target="fsdp"):
-        sampler = _registration.make_sampler(tokendraw_sglang.state())
-    assert_sglang_draws(sampler)
-    assert logged() == [
-        "tokendraw: SGLang left alone: rl_on_policy_target asks for draws that match a trainer bit for bit. It samples "
-        "with its backend 'pytorch'"
-    ]
-
-
-class Broken:
-    """Fails on a later call, as a kernel on an unexpected batch."""
-
-    name = "acme"
-
-    def __init__(self, sampler, calls):
-        self._sampler, self.calls = sampler, calls
-
-    def sample(self, logits, metadata):
-        self.calls -= 1
-        if self.calls < 0:
-            raise RuntimeError("illegal\nshape")
-        return self._sampler.sample(logits, metadata)
-
-    def score(self, *arguments):
-        return self._sampler.score(*arguments)
-
-    def warmup(self, *args, **options):
-        return 0.0
-
-
-def broken(calls=0):
-    from tokendraw_sglang._sampler import TokendrawSampler
-
-    loaded = tokendraw.load_sampler("native", device="cpu", logprobs_mode="temperature_logprobs")
-    return TokendrawSampler(Broken(loaded, calls))
-
-
-def test_a_sampler_that_raises_in_the_middle_of_a_run_is_replaced_by_sglangs(logged):
-    sampler = broken(calls=2)
-    for _ in range(5):
-        tokens, output = draw(sampler, *rows(), top=[1, 1, 1])
-        assert tokens.tolist() == [11, 22, 33]
-        torch.testing.assert_close(output.next_token_logprobs.float(), torch.zeros(3))
-    assert sampler._draws is None
-    assert logged() == [
-        "tokendraw: 'acme' raised RuntimeError: illegal shape. SGLang goes on with its own sampling backend 'pytorch', "
-        f"{AGAIN}"
-    ]
-
-
-def test_a_score_that_raises_leaves_log_probabilities_to_sglang_and_draws_nothing_again(logged, monkeypatch):
-    sampler, scores = broken(calls=4), []
-
-    def refuse(*_):
-        scores.append(1)
-        raise ValueError("no scorer.")
-
-    monkeypatch.setattr(Broken, "score", refuse)
-    for _ in range(3):
-        tokens, output = draw(sampler, *rows(), top=[1, 1, 1], ids=[[5], None, None])
-        assert tokens.tolist() == [11, 22, 33]
-        torch.testing.assert_close(output.next_token_logprobs.float(), torch.zeros(3))
-        torch.testing.assert_close(output.next_token_token_ids_logprobs_val[0], torch.tensor([-1e4 / 0.9]))
-    assert (len(scores), sampler._draws.calls) == (1, 1)
-    assert logged() == [
-        "tokendraw: a score raised ValueError: no scorer. SGLang computes log-probabilities from now on"
-    ]
-
-
-def test_sglangs_processors_of_logits_run_once_on_every_batch_even_after_a_failure(monkeypatch):
-    from sglang.srt.layers.sampler import Sampler
-
-    def biased(self, logits, sampling_info):
-        logits[:, 5] += 1.0
-        return logits
-
-    monkeypatch.setattr(Sampler, "_preprocess_logits", biased)
-    sampler = broken()
-    buffer = torch.zeros(1, V)  # SGLang's graphs write the logits of every step here
-    for _ in range(3):
-        _, output = draw(sampler, buffer.zero_(), info_of(Request(top_k=V)), ids=[[5]], copy=False)
-        expected = torch.zeros(V)
-        expected[5] = 1.0
-        (result,) = output.next_token_token_ids_logprobs_val[0]
-        torch.testing.assert_close(result, expected.log_softmax(-1)[5])
-
-
-def test_a_warmup_that_raises_leaves_the_draws_to_sglang(logged, monkeypatch):
-    sampler = broken(calls=9)
-
-    def refuse(*_args, **_options):
-        raise ValueError("no compiler.")
-
-    monkeypatch.setattr(Broken, "warmup", refuse)
-    assert draw(sampler, *rows())[0].tolist() == [11, 22, 33]
-    assert logged() == [
-        "tokendraw: 'acme' raised ValueError: no compiler. SGLang goes on with its own sampling backend 'pytorch', "
-        f"{AGAIN}"
-    ]
-
-
-@pytest.mark.parametrize("method", ["sample", "score", "warmup"])
-def test_beside_other_ranks_a_call_that_raises_raises_on_its_rank(logged, monkeypatch, method):
-    def refuse(*_args, **_options):
-        raise ValueError("no kernel")
-
-    sampler = broken(calls=9)
-    sampler.names = {"sample": ("acme",), "score": ("acme",)}
-    monkeypatch.setattr(Broken, method, refuse)
-    with pytest.raises(ValueError, match="no kernel"):
-        draw(sampler, *rows(), top=[1, 1, 1])
-    assert logged() == []
-
-
-def test_without_a_scorer_on_the_first_rank_sglang_computes_log_probabilities_on_all():
-    from tokendraw_sglang._sampler import TokendrawSampler
-
-    loaded = tokendraw.load_sampler("native", device="cpu", logprobs_mode="temperature_logprobs")
-    tokens, output = draw(TokendrawSampler(loaded, {"sample": ("native",)}), *rows(), top=[1, 1, 1])
-    assert tokens.tolist() == [11, 22, 33]
-    torch.testing.assert_close(output.next_token_logprobs.float(), torch.zeros(3))
+        sampler = made()
+    assert type(sampler) is Sampler
+    assert_certain(sampler)
+    reason = "rl_on_policy_target asks for draws that match a trainer bit for bit"
+    assert logged() == [f"SGLang left alone: {reason}. {OWN_BACKEND}"]
 
 
 class TestRegistration:
@@ -277,25 +220,9 @@ class TestRegistration:
         yield
         _registration._register_once.cache_clear()
 
-    def test_raises_nothing(self, logged, monkeypatch):
-        from sglang.srt.layers import sampler
-
-        monkeypatch.delattr(sampler, "register_sampler_backend")
-        tokendraw_sglang.register()
-        (line,) = logged()
-        assert line.startswith(
-            "tokendraw: SGLang left alone: registration raised ImportError: cannot import name "
-            "'register_sampler_backend' from 'sglang.srt.layers.sampler' ("
-        )
-
-    def test_without_sglang_says_so(self, logged, monkeypatch):
-        for name in [name for name in sys.modules if name.split(".")[0] == "sglang"]:
-            monkeypatch.setitem(sys.modules, name, None)
-        tokendraw_sglang.register()
-        (line,) = logged()
-        assert line.startswith("tokendraw: SGLang left alone: registration raised ModuleNotFoundError: ")
-
-    def test_twice_is_once(self, logged, monkeypatch):
+    @pytest.fixture
+    def calls(self, monkeypatch):
+        """Backends and hooks that are registered."""
         from sglang.srt.layers import sampler
         from sglang.srt.plugins.hook_registry import HookRegistry
 
@@ -303,9 +230,30 @@ class TestRegistration:
         monkeypatch.setattr(
             sampler, "register_sampler_backend", lambda backend, factory: calls.append(backend)
         )
-        monkeypatch.setattr(_registration, "state", lambda: result)
-        result = dataclasses.replace(tokendraw_sglang.state(), applies=True)
         monkeypatch.setattr(HookRegistry, "register", lambda target, *_: calls.append(target))
+        return calls
+
+    def test_raises_nothing(self, logged, monkeypatch):
+        from sglang.srt.layers import sampler
+
+        monkeypatch.delattr(sampler, "register_sampler_backend")
+        tokendraw_sglang.register()
+        (line,) = logged()
+        assert line.startswith(
+            "SGLang left alone: registration raised ImportError: cannot import name 'register_sampler_backend' from "
+            "'sglang.srt.layers.sampler' ("
+        )
+
+    def test_without_sglang_says_so(self, logged, monkeypatch):
+        for name in [name for name in sys.modules if name.split(".")[0] == "sglang"]:
+            monkeypatch.setitem(sys.modules, name, None)
+        tokendraw_sglang.register()
+        (line,) = logged()
+        assert line.startswith("SGLang left alone: registration raised ModuleNotFoundError: ")
+
+    def test_twice_is_once(self, logged, calls, monkeypatch):
+        result = dataclasses.replace(tokendraw_sglang.state(), applies=True)
+        monkeypatch.setattr(_registration, "state", lambda: result)
         for _ in range(3):
             tokendraw_sglang.register()
         batch = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
@@ -319,15 +267,159 @@ class TestRegistration:
         ]
         assert logged() == []
 
-    def test_leaves_the_batches_of_an_untested_sglang_alone(self, monkeypatch):
-        from sglang.srt.layers import sampler
-        from sglang.srt.plugins.hook_registry import HookRegistry
-
-        calls = []
-        monkeypatch.setattr(
-            sampler, "register_sampler_backend", lambda backend, factory: calls.append(backend)
-        )
-        monkeypatch.setattr("tokendraw.engines.installed_version", lambda name: "0.6.1")
-        monkeypatch.setattr(HookRegistry, "register", lambda *_: pytest.fail("hooked"))
+    def test_leaves_the_batches_of_an_untested_sglang_alone(self, calls, monkeypatch):
+        untested(monkeypatch)
         tokendraw_sglang.register()
         assert calls == ["tokendraw"]
+
+
+# Drafts that SGLang verifies.
+
+
+def no_sanitizer(patch):
+    from sglang.srt.utils import async_probe
+
+    patch.delattr(async_probe, "sanitize_nan_logits")
+
+
+VERIFICATION = {
+    "an algorithm": (
+        {"algorithm": "DFLASH"},
+        None,
+        "--speculative-algorithm DFLASH has a verification of its own",
+    ),
+    "a threshold": (
+        {"speculative_accept_threshold_acc": 0.9},
+        None,
+        "--speculative-accept-threshold-acc accepts drafts that the target would not draw",
+    ),
+    "the verification's signature": (
+        {},
+        replaced("speculative.eagle_utils", "eagle_sample", lambda drafts, batch: None),
+        "'eagle_sample' needs the parameters verify_input, batch, logits_output, grammar_mask, uno_target_max_top_k, "
+        "watermark_state, watermark_full_mask, found drafts, batch",
+    ),
+    "the scores' signature": (
+        {},
+        replaced("layers.logprob_processor", "compute_spec_logprobs", lambda drafts, batch: None),
+        "'compute_spec_logprobs' needs the parameters batch, logits_output, predict, accept_index, chain_stride, "
+        "found drafts, batch",
+    ),
+    "a missing name": (
+        {},
+        no_sanitizer,
+        "ImportError: cannot import name 'sanitize_nan_logits' from 'sglang.srt.utils.async_probe' (",
+    ),
+}
+
+
+@pytest.mark.parametrize(("leaves", "fault", "reason"), VERIFICATION.values(), ids=VERIFICATION)
+def test_a_verification_that_does_not_fit_is_left_to_sglang_without_seeds(
+    logged, monkeypatch, leaves, fault, reason
+):
+    with speculation(**leaves), monkeypatch.context() as patch:
+        if fault is not None:
+            fault(patch)
+        for _ in range(2):
+            assert type(made()).__name__ == "TokendrawSampler"
+        assert info_of(Request(sampling_seed=3)).sampling_seed is None
+    found = [line for line in logged() if "replaced" not in line]
+    assert found[0].startswith(f"SGLang verifies drafts, without seeds per request: {reason}")
+
+
+# A call that raises in the middle of a run.
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """``failing(name, after, error)``: a list that grows with the calls of a method; the later ones raise."""
+
+    def fail(name, after, error):
+        calls, original = [], getattr(tokendraw.Sampler, name)
+
+        def method(self, *arguments, **named):
+            calls.append(name)
+            if len(calls) > after:
+                raise error
+            return original(self, *arguments, **named)
+
+        monkeypatch.setattr(tokendraw.Sampler, name, method)
+        return calls
+
+    return fail
+
+
+FAILURES = {
+    "sample": (
+        RuntimeError("illegal\nshape"),
+        f"'native' raised RuntimeError: illegal shape. SGLang goes on with its own sampling backend 'pytorch', {AGAIN}",
+    ),
+    "warmup": (
+        ValueError("no compiler."),
+        f"'native' raised ValueError: no compiler. SGLang goes on with its own sampling backend 'pytorch', {AGAIN}",
+    ),
+    "score": (ValueError("no scorer."), f"a score raised ValueError: no scorer. {OWN_SCORES}"),
+}
+
+
+@pytest.mark.parametrize("verifies", [False, True])
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_call_that_raises_is_the_last_and_sglang_goes_on(logged, failing, name, verifies):
+    """A failed score draws nothing again, and leaves the draws to tokendraw."""
+    error, line = FAILURES[name]
+    with speculation():
+        sampler = made()
+        if verifies and name != "warmup":
+            sampler.is_ready(torch.zeros(1, V))
+        calls = failing(name, 0 if name == "warmup" else 2, error)
+        draws = failing("sample", 100, error) if name == "score" else []
+        for _ in range(5):
+            if verifies:
+                assert_verifies_and_scores()
+            else:
+                output = assert_certain(sampler, ids=[[5], None, None])
+                (value,) = output.next_token_token_ids_logprobs_val[0]
+                assert sampler._draws is None or float(value) == pytest.approx(-1e4 / 0.9)
+    assert len(calls) == (1 if name == "warmup" else 3)
+    assert name != "score" or len(draws) == (10 if verifies else 5)
+    assert (sampler._draws is None) == (name != "score")
+    assert logged()[1:] == [line]
+    assert draw(sampler, *rows())[0].tolist() == BEST
+
+
+@pytest.mark.parametrize("after", [0, 9])
+def test_sglangs_processors_of_logits_run_once_on_every_batch_even_after_a_failure(
+    monkeypatch, failing, after
+):
+    from sglang.srt.layers.sampler import Sampler
+
+    def biased(self, logits, sampling_info):
+        logits[:, 5] += 1.0
+        return logits
+
+    monkeypatch.setattr(Sampler, "_preprocess_logits", biased)
+    sampler = made()
+    failing("sample", after, RuntimeError("illegal shape"))
+    expected = torch.zeros(V).index_fill_(0, torch.tensor([5]), 1.0).log_softmax(-1)[5]
+    buffer = torch.zeros(1, V)  # SGLang's graphs write the logits of every step here
+    for _ in range(3):
+        _, output = draw(sampler, buffer.zero_(), info_of(Request(top_k=V)), ids=[[5]], copy=False)
+        (value,) = output.next_token_token_ids_logprobs_val[0]
+        torch.testing.assert_close(value, expected)
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_beside_other_ranks_a_call_that_raises_raises_on_its_rank(logged, failing, name):
+    sampler = made()
+    sampler.names = {"sample": ("native",), "score": ("native",)}
+    failing(name, 0, ValueError("no kernel"))
+    with pytest.raises(ValueError, match="no kernel"):
+        draw(sampler, *rows(), top=[1, 1, 1])
+    assert len(logged()) == 1
+
+
+def test_without_a_scorer_on_the_first_rank_sglang_computes_log_probabilities_on_all():
+    from tokendraw_sglang._sampler import TokendrawSampler
+
+    loaded = tokendraw.load_sampler("native", device="cpu", logprobs_mode="temperature_logprobs")
+    assert_certain(TokendrawSampler(loaded, {"sample": ("native",)}))

@@ -1,15 +1,12 @@
 """vLLM's V2 sampler from its sources, with and without the adapter: on a GPU, or in Triton's interpreter.
 
-Here are many rows of chosen logits, and kernels counted; whole requests are in test_vllm_v2_runner.py.
+Here are many rows of chosen logits, and kernels counted; whole requests are in test_vllm_runner.py.
 ``make test-engines`` runs it with the sources of the installed vLLM; ``VLLM_SOURCES`` names other ones, such as those
 of an unpacked wheel for CUDA.
 """
 
 import importlib
-import importlib.util
 import os
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,51 +15,33 @@ import torch
 import vllm_stand_in
 import vllm_v2_sources
 from goodness_of_fit import FALSE_ALARM, chi_square, filtered_probabilities
+from vllm_v2_sources import DEVICE, ON_GPU, DraftingEngine, Engine
 
-V = 50
-ON_GPU = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+if vllm_v2_sources.sources() is None or not (ON_GPU or os.environ.get("TRITON_INTERPRET") == "1"):
+    pytest.skip("needs vLLM's sources and a GPU or TRITON_INTERPRET=1", allow_module_level=True)
+if not ON_GPU:
+    importlib.import_module("triton_masks")
+
+V, PROMPT = 50, [4, 9, 9, 2]
 DRAWS = 20000 if ON_GPU else 400  # the interpreter takes milliseconds a row
 HALF = torch.bfloat16 if ON_GPU else torch.float16  # the interpreter compares the bits of bfloat16
 LOGITS = torch.randn(V, generator=torch.Generator().manual_seed(4)).to(DEVICE) * 2.0
 
 
-def sources():
-    if os.environ.get("VLLM_SOURCES"):
-        return Path(os.environ["VLLM_SOURCES"])
-    spec = importlib.util.find_spec("vllm")
-    return None if spec is None or spec.origin is None else Path(spec.origin).parents[1]
-
-
-if sources() is None or not (ON_GPU or os.environ.get("TRITON_INTERPRET") == "1"):
-    pytest.skip("needs vLLM's sources and a GPU or TRITON_INTERPRET=1", allow_module_level=True)
-if not ON_GPU:
-    importlib.import_module("triton_masks")
-
-
 @pytest.fixture(scope="module", autouse=True)
 def vllm():
     """vLLM's modules, with tokendraw in them."""
-    where, before = sources(), list(sys.meta_path)
-    vllm_stand_in.forget()
-    vllm_v2_sources.use(where, DEVICE)
-    with pytest.MonkeyPatch.context() as patch:
-        if not ON_GPU:
-            patch.setenv("TOKENDRAW_SAMPLER", "native")
-        from tokendraw_vllm import _v2
-
-        _v2.install()
+    with vllm_v2_sources.vllm_with_tokendraw():
         yield
-    sys.meta_path[:] = before
-    vllm_stand_in.forget()
 
 
-def engine(*, ours=True, **options):
-    v2_engine = vllm_v2_sources.Engine(V, 8, DEVICE, **options)
-    assert v2_engine.sampler._tokendraw is not None
-    if not ours:
-        v2_engine.leave_to_vllm()
-    return v2_engine
+def with_and_without(make):
+    """An engine that tokendraw draws for, then one that vLLM draws for."""
+    for ours in (True, False):
+        engine = make()
+        if not ours:
+            engine.leave_to_vllm()
+        yield engine
 
 
 def tokens(output):
@@ -79,83 +58,93 @@ def test_vllm_has_the_expected_signatures():
     assert misfit() is None
 
 
+# Draws.
+
+
 KINDS = {
     0: {"temperature": 0.7, "top_k": 6, "top_p": 0.9},
     1: {"temperature": 1.3, "min_p": 0.05},
     2: {"top_p": 0.6},
     3: {},
     4: {"temperature": 0.0},
+    5: {
+        "temperature": 2.5,
+        "top_k": 12,
+        "min_p": 0.1,
+        "extra_args": {"tokendraw": {"filter_order": "temperature_last"}},
+    },
 }
-EDITING = {"logit_bias": {7: 1000.0}}
+EDITING = {
+    "logit_bias": {7: 1000.0},
+    "min_tokens": 1,
+    "all_stop_token_ids": {9},
+    "structured_outputs": "a grammar",
+}
+"""An edit of vLLM's own."""
 
 
-@pytest.mark.parametrize("editing", [False, True], ids=["raw logits", "processed logits"])
+def expected_of(slot):
+    """The probabilities of a request; the filters of the last one are those at temperature 1, as in llama.cpp."""
+    kind = {name: value for name, value in KINDS[slot].items() if name != "extra_args"}
+    if slot < 5:
+        return filtered_probabilities(LOGITS, **kind)
+    kept = torch.as_tensor(filtered_probabilities(LOGITS, **kind | {"temperature": 1.0}) > 0, device=DEVICE)
+    return filtered_probabilities(LOGITS.masked_fill(~kept, -float("inf")), temperature=2.5)
+
+
+@pytest.mark.parametrize("editing", [False, True], ids=["raw logits", "edited logits"])
 @pytest.mark.parametrize("ours", [True, False], ids=["ours", "vLLM's own"])
 def test_every_row_is_drawn_from_its_distribution(ours, editing):
-    v2_engine, at_once, draws = engine(ours=ours), 200, DRAWS
-    for slot, kind in KINDS.items():
-        v2_engine.add(slot, **kind)
-    slots = [2, 4, 0, 3, 1]
-    if editing:
-        v2_engine.add(7, **EDITING)
-        slots.append(7)
+    """vLLM knows no filter order."""
+    engine, at_once, slots = (
+        Engine(V),
+        200,
+        [2, 4, 0, 3, 1, *([5] if ours else []), *([7] if editing else [])],
+    )
+    if not ours:
+        engine.leave_to_vllm()
+    for slot in slots:
+        engine.start(slot, **(EDITING if slot == 7 else KINDS[slot]))
     result = []
-    for start in range(0, draws, at_once):
+    for start in range(0, DRAWS, at_once):
         places = np.repeat(np.arange(start, start + at_once), len(slots)).tolist()
-        result += tokens(v2_engine.step(batch(len(slots) * at_once), slots * at_once, places))
-    result = np.array(result).reshape(draws, len(slots))
-    assert set(result[:, 1]) == {int(LOGITS.argmax())}
-    if editing:
-        assert set(result[:, 5]) == {7}
+        result += tokens(engine.step(batch(len(slots) * at_once), slots * at_once, places))
+    result = np.array(result).reshape(DRAWS, len(slots))
     for place, slot in enumerate(slots):
-        if slot in (0, 1, 2, 3):
-            p_value = chi_square(
-                np.ascontiguousarray(result[:, place]), filtered_probabilities(LOGITS, **KINDS[slot])
-            )
-            assert p_value > FALSE_ALARM, (slot, p_value)
+        drawn = np.ascontiguousarray(result[:, place])
+        if slot in (4, 7):
+            assert set(drawn) == {int(LOGITS.argmax()) if slot == 4 else 7}
+        else:
+            assert chi_square(drawn, expected_of(slot)) > FALSE_ALARM, slot
 
 
-@pytest.mark.parametrize("editing", [False, True], ids=["raw logits", "processed logits"])
-def test_filter_orders_are_kept_beside_vllms_own_edits(editing):
-    """Filters at temperature 1, as in llama.cpp; vLLM divides and filters the row beside it."""
-    kind = {"temperature": 2.5, "top_k": 12, "min_p": 0.1}
-    v2_engine, rows, draws = engine(), 200, DRAWS
-    v2_engine.add(0, **kind, extra_args={"tokendraw": {"filter_order": "temperature_last"}})
-    v2_engine.add(1, temperature=0.8, min_p=0.2, **(EDITING if editing else {}))
-    result = []
-    for start in range(0, draws, rows):
-        places = np.repeat(np.arange(start, start + rows), 2).tolist()
-        result += tokens(v2_engine.step(batch(2 * rows), [0, 1] * rows, places))
-    result = np.array(result).reshape(draws, 2)
-    kept = filtered_probabilities(LOGITS, **(kind | {"temperature": 1.0})) > 0
-    masked = LOGITS.float().masked_fill(~torch.as_tensor(kept, device=DEVICE), -float("inf"))
-    expected = filtered_probabilities(masked, temperature=2.5)
-    assert chi_square(np.ascontiguousarray(result[:, 0]), expected) > FALSE_ALARM
-    assert not editing or set(result[:, 1]) == {7}
+@pytest.mark.skipif(not ON_GPU, reason="test_vllm_v2_warmup.py counts kernels on a CPU")
+@pytest.mark.parametrize("vocab_size", [301, 320], ids=["odd", "no padding"])
+def test_after_the_warmup_no_batch_compiles_a_kernel(monkeypatch, vocab_size):
+    """As vLLM's own monitor counts."""
+    from triton import knobs
+
+    modules = []
+    monkeypatch.setattr(
+        knobs.runtime, "jit_post_compile_hook", lambda **event: modules.append(event["fn"].module)
+    )
+    engine = Engine(vocab_size, 130, dtype=vllm_stand_in.MODEL_DTYPE)
+    assert engine.sampler._tokendraw.can_draw()
+    modules.clear()
+    for requests in vllm_stand_in.batches(130, {"presence_penalty": 0.5}):
+        for slot, parameters in enumerate(requests):
+            engine.start(slot, **parameters)
+        slots = list(range(len(requests)))
+        engine.step(vllm_stand_in.model_logits(len(slots), vocab_size).to(DEVICE), slots, slots)
+        assert not [module for module in modules if module.startswith("tokendraw")], requests[0]
 
 
-def test_greedy_rows_and_logprobs_are_vllms(monkeypatch):
-    """Rows of few distinct values, with many ties among the best."""
-    logits = torch.randint(0, 6, (6, V), generator=torch.Generator().manual_seed(1))
-    logits = logits.to(DEVICE, HALF)
-    both, scored = [], []
-    for ours in (True, False):
-        v2_engine = engine(ours=ours)
-        scored.append(scores_of(monkeypatch))
-        for slot in range(6):
-            sampled = {"temperature": 0.8, "top_k": 3, "seed": 5} if slot == 3 else {"temperature": 0.0}
-            v2_engine.add(slot, **sampled, logprobs=4)
-        both.append(v2_engine.step(logits, range(6), [9] * 6))
-    mine, theirs = both
-    greedy = [0, 1, 2, 4, 5]
-    assert [tokens(mine)[row] for row in greedy] == [tokens(theirs)[row] for row in greedy]
-    assert_same_scores(logits, mine.logprobs_tensors, theirs.logprobs_tensors, rows=greedy)
-    assert_same_scores(logits, mine.logprobs_tensors, theirs.logprobs_tensors, first=1)
-    assert [len(calls) for calls in scored] == [1, 0]
+# Log-probabilities.
 
 
-def scores_of(monkeypatch):
-    """A list of the calls of tokendraw's scores from now on."""
+@pytest.fixture
+def scored(monkeypatch):
+    """The calls of tokendraw's scores."""
     from tokendraw.operations.row_methods import ScoreProvider
 
     calls, score = [], ScoreProvider.score
@@ -193,18 +182,18 @@ SCORED_LOGITS = {
 @pytest.mark.parametrize("returns_logits", [False, True], ids=["log-probabilities", "logits"])
 @pytest.mark.parametrize(("num_best", "num_own"), [(0, 0), (4, 0), (20, 0), (0, 5), (0, 128)])
 @pytest.mark.parametrize("kind", SCORED_LOGITS)
-def test_scores_equal_those_of_vllms_kernels(monkeypatch, kind, num_best, num_own, returns_logits):
+def test_scores_equal_those_of_vllms_kernels(scored, kind, num_best, num_own, returns_logits):
     from vllm.v1.worker.gpu.sample import prompt_logprob
     from vllm.v1.worker.gpu.sample.logprob import LogprobTokenIdsState
 
     mode = "raw_logits" if returns_logits else "raw_logprobs"
-    assert engine(logprobs_mode=mode).sampler._tokendraw.can_draw()
+    assert Engine(V, logprobs_mode=mode).sampler._tokendraw.can_draw()
     dtype, padding, dropped = SCORED_LOGITS[kind]
     generator = torch.Generator().manual_seed(5)
     made = torch.randn(7, V + padding, generator=generator) * 4.0
     made.masked_fill_(torch.rand(made.shape, generator=generator) < dropped, -float("inf"))
     logits = made.to(DEVICE, dtype)[:, :V]
-    before, tokens = logits.clone(), logits.float().argsort(descending=True)[:, 3].contiguous()
+    before, drawn = logits.clone(), logits.float().argsort(descending=True)[:, 3].contiguous()
     state = LogprobTokenIdsState(9, DEVICE)
     for slot, ids in {1: range(num_own), 4: [7, 7, 0][:num_own], 2: [], 8: range(3, 5)}.items():
         lists = [token % V for token in ids]
@@ -212,68 +201,171 @@ def test_scores_equal_those_of_vllms_kernels(monkeypatch, kind, num_best, num_ow
     state.apply_staged_writes()
     mapping = torch.tensor([4, 1, 2, 2, 8, 4, 1], dtype=torch.int32, device=DEVICE)
     bounds = [0, 3, 7] if num_best else torch.tensor([0, 3, 7], device=DEVICE)
-    arguments = (logits, num_best, tokens, bounds, state, mapping, num_own, returns_logits)
-    calls = scores_of(monkeypatch)
+    arguments = (logits, num_best, drawn, bounds, state, mapping, num_own, returns_logits)
     mine = prompt_logprob.compute_topk_scores(*arguments)
-    assert len(calls) == 1
+    assert len(scored) == 1
     theirs = prompt_logprob.compute_topk_scores.__wrapped__(*arguments)
-    assert len(calls) == 1
+    assert len(scored) == 1
     assert torch.equal(logits, before)
     assert_same_scores(logits, mine, theirs)
 
 
+def test_greedy_rows_and_the_log_probabilities_of_ties_are_vllms(scored):
+    """Rows of few distinct values, with many ties among the best."""
+    logits = torch.randint(0, 6, (6, V), generator=torch.Generator().manual_seed(1)).to(DEVICE, HALF)
+    both = []
+    for engine in with_and_without(lambda: Engine(V)):
+        for slot in range(6):
+            sampled = {"temperature": 0.8, "top_k": 3, "seed": 5} if slot == 3 else {"temperature": 0.0}
+            engine.start(slot, **sampled, logprobs=4)
+        both.append(engine.step(logits, range(6), [9] * 6))
+        assert len(scored) == 1
+    mine, theirs = both
+    greedy = [0, 1, 2, 4, 5]
+    assert [tokens(mine)[row] for row in greedy] == [tokens(theirs)[row] for row in greedy]
+    assert_same_scores(logits, mine.logprobs_tensors, theirs.logprobs_tensors, rows=greedy)
+    assert_same_scores(logits, mine.logprobs_tensors, theirs.logprobs_tensors, first=1)
+
+
+@pytest.mark.parametrize("ids", [None, [3, 44]], ids=["best", "ids of requests"])
 @pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"])
-def test_ids_of_requests_are_scored_as_by_vllm_in_every_mode(monkeypatch, mode):
-    """Beside a request that asks for no log-probabilities; of rows with one token to draw."""
-    logits, results, scored = LOGITS.repeat(3, 1) * torch.arange(1.0, 4.0, device=DEVICE)[:, None], [], []
-    for ours in (True, False):
-        v2_engine = engine(ours=ours, logprobs_mode=mode)
-        scored.append(scores_of(monkeypatch))
-        v2_engine.add(0, top_k=1, logprob_token_ids=[3, 44])
-        v2_engine.add(1, temperature=0.0)
-        v2_engine.add(2, temperature=0.7, top_k=1, logprob_token_ids=[1, 2, 3])
-        results.append(v2_engine.step(logits, range(3), [9] * 3))
-    mine, theirs = results
-    assert tokens(mine) == tokens(theirs)
-    assert mine.logprobs_tensors.logprob_token_ids.shape == (3, 4)
-    assert_same_scores(logits, mine.logprobs_tensors, theirs.logprobs_tensors)
-    assert [len(calls) for calls in scored] == [1, 0]
+def test_filtered_logits_masks_and_log_probabilities_are_vllms_in_every_mode(scored, mode, ids):
+    """Of the same tokens: those of greedy rows, and of rows with a single token left."""
+    wanted = {"logprobs": 3} if ids is None else {"logprob_token_ids": ids}
+    logits = model_logits(5, 1).float()
+    outputs = []
+    for engine in with_and_without(lambda: Engine(V, logprobs_mode=mode, return_sampling_mask=True)):
+        engine.start(0, temperature=0.0, **wanted)
+        engine.start(1, temperature=0.7, top_k=1, **wanted)
+        engine.start(2, temperature=0.7, top_k=6, top_p=0.9, seed=1)
+        engine.start(3, temperature=1.4, min_p=0.1, presence_penalty=1.0, seed=1)
+        engine.start(4, seed=1, logit_bias={3: 2.0})
+        drawn = engine.sampler(logits, engine.rows([0, 1, 2, 3, 4]))
+        masks, scores = drawn.sampling_mask_tensors.tolists(), drawn.logprobs_tensors
+        kept = scores.logprobs[:2] > -torch.inf  # the order of dropped tokens means nothing
+        kept_ids = scores.logprob_token_ids[:2][kept].tolist()
+        outputs.append((masks.token_ids.tolist(), masks[1].tolist(), kept_ids, scores.logprobs))
+        assert len(scored) == 1
+    (*ours, values), (*theirs, their_values) = outputs
+    assert ours == theirs
+    torch.testing.assert_close(values[:2], their_values[:2], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(values[2:, 1:], their_values[2:, 1:], rtol=1e-5, atol=1e-5)
 
 
-def compilations(monkeypatch, tmp_path):
-    """A function for how many kernels of tokendraw were compiled: on a GPU as vLLM's own monitor counts."""
-    from tokendraw.calls import warmup
-
-    if ON_GPU:
-        from triton import knobs
-
-        names = []
-        monkeypatch.setattr(knobs.runtime, "jit_post_compile_hook", lambda **event: names.append(event["fn"]))
-        return lambda: sum(event.module.startswith("tokendraw") for event in names)
-    monkeypatch.delenv("TRITON_INTERPRET")  # before these modules make kernels
-    import triton_stand_ins
-    import vllm_stand_in
-
-    kernels = triton_stand_ins.use_stand_ins(monkeypatch, tmp_path)
-    vllm_stand_in.draw_through_kernels(monkeypatch)
-    monkeypatch.setattr(warmup, "max_calls_in_flight", lambda device: 1)
-    return lambda: sum(triton_stand_ins.compilations(kernels).values())
+# Edits.
 
 
-@pytest.mark.parametrize("vocab_size", [301, 320], ids=["odd", "no padding"])
-def test_after_the_warmup_no_batch_compiles_a_kernel(monkeypatch, tmp_path, vocab_size):
-    counted = compilations(monkeypatch, tmp_path)
-    import vllm_stand_in
+REQUESTS = {
+    0: {"repetition_penalty": 1.7},
+    1: {"frequency_penalty": 1.1, "presence_penalty": -0.7},
+    2: {"logit_bias": {3: 2.5, 9: -4.0}, "repetition_penalty": 0.6},
+    3: {"allowed_token_ids": [1, 4, 9, 17, 30], "presence_penalty": 1.5},
+    4: {"bad_words_token_ids": [[5], [9, 4], [30, 30, 2]], "frequency_penalty": -0.4},
+    5: {"min_tokens": 4, "all_stop_token_ids": {4, 9, 17}, "logit_bias": {9: 3.0}},
+    6: {},
+}
 
-    v2_engine = vllm_v2_sources.Engine(vocab_size, 130, DEVICE, dtype=vllm_stand_in.MODEL_DTYPE)
-    assert v2_engine.sampler._tokendraw.can_draw()
-    compiled = counted()
-    for requests in vllm_stand_in.batches(130, {"presence_penalty": 0.5}):
-        for slot, parameters in enumerate(requests):
-            v2_engine.add(slot, **parameters)
-        slots = list(range(len(requests)))
-        v2_engine.step(vllm_stand_in.model_logits(len(slots), vocab_size).to(DEVICE), slots, slots)
-        assert counted() == compiled, requests[0]
+
+def model_logits(rows, step):
+    generator = torch.Generator().manual_seed(step)
+    return (torch.randn(rows, V, generator=generator) * 2.0).to(DEVICE, torch.bfloat16)
+
+
+def same_logits(ours, theirs):
+    """Equal but for the last bits: vLLM multiplies by the reciprocal of a repetition penalty."""
+    torch.testing.assert_close(ours, theirs, rtol=3e-7, atol=3e-7)
+    assert ours.argmax(1).tolist() == theirs.argmax(1).tolist()
+
+
+@pytest.fixture(params=["native", "triton-gumbel"])
+def processor(request):
+    if request.param == "native":
+        return None  # as loaded
+    processor = pytest.importorskip("tokendraw_triton_gumbel.processor", reason="needs triton-gumbel")
+    from tokendraw_vllm._v2_edits import Processor
+
+    return Processor(request.param, processor.TritonLogitsProcessor(DEVICE).process)
+
+
+@pytest.mark.parametrize("output", [(), (4, 9, 4)], ids=["new", "preempted"])
+def test_tokendraw_edits_as_vllm_s_kernels_do(output, processor):
+    """With the processor that is loaded, and with triton-gumbel's in the interpreter."""
+    engine = Engine(V, dtype=torch.bfloat16)
+    if processor is not None:
+        assert engine.sampler._tokendraw.can_draw()
+        engine.sampler._tokendraw._edits._processor = processor
+    for slot, edits in REQUESTS.items():
+        engine.start(slot, PROMPT, output, seed=slot, **edits)
+    edits, checked = engine.sampler._tokendraw._edits, []
+    apply = edits.apply
+
+    def compared(logits, edited):
+        ours = apply(logits, edited)
+        same_logits(ours, engine.edited(logits, slots)[edited.places])
+        checked.append(len(ours))
+        return ours
+
+    edits.apply = compared
+    for step in range(7):
+        slots = ([0, 1, 2, 3, 4, 5, 6], [5, 3, 1, 6], [2, 4, 0])[step % 3]
+        logits = model_logits(len(slots), step)
+        before = logits.clone()
+        engine.decode(logits, slots)
+        assert torch.equal(logits, before)
+    engine.start(2, [7], (), seed=1, frequency_penalty=2.0)
+    slots = [2, 1]
+    engine.decode(model_logits(2, 9), slots)
+    assert checked == [6, 3, 3, 6, 3, 3, 6, 2]
+
+
+DRAFTS = {0: [4, 9, 9], 1: [30], 2: [], 3: [9, 1], 4: [9, 4], 5: [9, 4, 2], 6: [1, 1]}
+
+
+def test_a_verification_is_edited_as_vllm_s_kernels_do_it_draft_by_draft():
+    engine = DraftingEngine(V, 3, dtype=torch.bfloat16)
+    for slot, edits in REQUESTS.items():
+        engine.start(slot, PROMPT, (), seed=slot, **edits)
+    engine.decode(model_logits(7, 99), list(range(7)))  # vLLM drops drafts of the step after a prompt
+    edits, checked = engine.sampler._tokendraw._edits, []
+    apply = edits.apply
+
+    def compared(logits, edited, drafts=None):
+        ours = apply(logits, edited, drafts)
+        same_logits(ours, engine.edited_rows(logits, engine.drafted(order, [DRAFTS[slot] for slot in order])))
+        checked.append(len(ours))
+        return ours
+
+    edits.apply = compared
+    emitted = []
+    for step in range(5):
+        order = ([0, 1, 2, 3, 4, 5, 6], [5, 3, 1, 6])[step % 2]
+        logits = model_logits(sum(len(DRAFTS[slot]) + 1 for slot in order), step)
+        emitted += engine.verify(logits, order, [DRAFTS[slot] for slot in order])
+    assert checked == [20, 12, 20, 12, 20]
+    assert max(map(len, emitted)) > 1
+
+
+# vLLM's residual of drawn drafts calls a function of the device, which the interpreter lacks
+@pytest.mark.parametrize("drawn", [False, True] if ON_GPU else [False])
+def test_greedy_requests_with_edits_emit_what_vllm_s_own_emit_with_drafts_and_without(drawn):
+    texts = []
+    for engine in with_and_without(lambda: DraftingEngine(V, 3, dtype=torch.bfloat16)):
+        for slot, edits in REQUESTS.items():
+            engine.start(slot, PROMPT, temperature=0.0, **edits)
+        engine.start(7, PROMPT, seed=1)
+        greedy, emitted = list(range(7)), [engine.decode(model_logits(8, 99), list(range(8)))[:7]]
+        generator = torch.Generator().manual_seed(3)
+        draft_logits = torch.randn(8, 3, V, generator=generator).to(DEVICE) if drawn else None
+        for step in range(4):
+            logits = model_logits(8 * 4, step)
+            best = logits.float().argmax(1).view(8, 4).tolist()
+            drafts = [row[:2] if step % 2 else [*row[:2], 5] for row in best[:7]] + [[1, 2]]
+            count = sum(len(each) + 1 for each in drafts)
+            emitted.append(engine.verify(logits[:count], [*greedy, 7], drafts, draft_logits)[:7])
+            emitted.append(engine.decode(model_logits(7, 50 + step), greedy))
+        texts.append(emitted)
+    assert texts[0] == texts[1]
+    assert max(len(each) for each in texts[0][1]) > 1
 
 
 # Draws of drafts.

@@ -1,4 +1,7 @@
-"""The start of a V2 sampler: the time of loads and compilations, and no compilation in later requests."""
+"""The start of a V2 sampler: loads beside vLLM's weights, and kernels for all that vLLM may ask for later.
+
+The kernels are those of triton-gumbel for an H200, which compile and launch nothing.
+"""
 
 import threading
 from itertools import product
@@ -12,13 +15,27 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import tokendraw
 import tokendraw_vllm
 import vllm_stand_in
-from triton_stand_ins import compilations
-from vllm_stand_in import V2Engine, request
+from calling import CPU, provider_of
+from tokendraw_triton_gumbel import plugin
+from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
+from tokendraw_vllm._v2_edits import Mirror, RequestTokens, edits_of, load_processor
+from tokendraw_vllm._v2_logprobs import Scorer
+from triton_stand_ins import compilations, sampler_for
+from vllm_stand_in import DraftingEngine, V2Engine, request
 
-V, SLOTS = 300, 130  # more than 128 rows take kernels of their own
+V, SLOTS, K, MOST = 300, 130, 3, 20  # more than 128 rows take kernels of their own
+EDITS = (
+    {"presence_penalty": 1.0},
+    {"repetition_penalty": 1.2, "frequency_penalty": 0.5},
+    {"logit_bias": {5: 1.0}},
+    {"allowed_token_ids": [5, 299]},
+    {"bad_words_token_ids": [[1, 2]]},
+    {"min_tokens": 2, "all_stop_token_ids": {5}},
+)
+each_padding = pytest.mark.parametrize("vocab_size", [V, 320, 301], ids=["padded rows", "no padding", "odd"])
 
 
-def vllm_config(**changes):
+def vllm_config(pipelines=1, **changes):
     """vLLM's configuration, as far as the adapter reads it."""
     model = {
         "dtype": vllm_stand_in.MODEL_DTYPE,
@@ -29,19 +46,28 @@ def vllm_config(**changes):
     }
     return SimpleNamespace(
         model_config=SimpleNamespace(**model | changes),
-        parallel_config=SimpleNamespace(pipeline_parallel_size=1),
+        parallel_config=SimpleNamespace(pipeline_parallel_size=pipelines),
     )
 
 
+@pytest.fixture
+def started(vllm, monkeypatch, kernels, warmup_on_a_cpu):
+    """``started(engine)``: the engine that a function makes, loaded, and what has compiled so far."""
+
+    def start(make):
+        vllm_stand_in.draw_through_kernels(monkeypatch)
+        tokendraw_vllm.register()
+        engine = make()
+        assert engine.sampler._tokendraw.can_draw()
+        return engine, compilations(kernels)
+
+    return start
+
+
 @pytest.mark.slow
-@pytest.mark.usefixtures("warmup_on_a_cpu")
-@pytest.mark.parametrize("vocab_size", [V, 320, 301], ids=["padded rows", "no padding", "odd"])
-def test_after_the_warmup_no_batch_compiles_a_kernel(vllm, monkeypatch, kernels, vocab_size):
-    vllm_stand_in.draw_through_kernels(monkeypatch)
-    tokendraw_vllm.register()
-    engine = V2Engine(vocab_size, slots=SLOTS, config=vllm_config())
-    assert engine.sampler._tokendraw.can_draw()
-    compiled = compilations(kernels)
+@each_padding
+def test_no_batch_compiles_a_kernel(started, kernels, vocab_size):
+    engine, compiled = started(lambda: V2Engine(vocab_size, slots=SLOTS, config=vllm_config()))
     assert compiled["draw_rows"] >= 8  # of two dtypes and two sizes, with filters and without
     for requests in vllm_stand_in.batches(SLOTS, {"biased": 3}):
         for slot, parameters in enumerate(requests):
@@ -51,19 +77,7 @@ def test_after_the_warmup_no_batch_compiles_a_kernel(vllm, monkeypatch, kernels,
         assert compilations(kernels) == compiled, requests[0]
 
 
-@pytest.mark.usefixtures("warmup_on_a_cpu")
-def test_a_vocabulary_without_padding_needs_eighteen_kernels(vllm, monkeypatch, kernels):
-    """Two dtypes, two sizes, with and without filters; the statistics of float32 tiles share a kernel."""
-    vllm_stand_in.draw_through_kernels(monkeypatch)
-    tokendraw_vllm.register()
-    engine = V2Engine(320, slots=SLOTS, config=vllm_config())
-    assert engine.sampler._tokendraw.can_draw()
-    counts = {name: count for name, count in compilations(kernels).items() if count}
-    assert counts == {"tile_statistics": 6, "draw_rows": 8, "draw_large_sets": 4}
-
-
 @pytest.mark.fast_first
-@pytest.mark.usefixtures("warmup_on_a_cpu")
 @pytest.mark.parametrize(
     ("named", "more"),
     [
@@ -75,13 +89,10 @@ def test_a_vocabulary_without_padding_needs_eighteen_kernels(vllm, monkeypatch, 
         ("top_n_sigma", 10),
     ],
 )
-def test_rules_that_a_variable_names_compile_nothing_in_requests(vllm, monkeypatch, kernels, named, more):
+def test_rules_that_a_variable_names_compile_nothing_in_requests(started, monkeypatch, kernels, named, more):
+    """Without rules 18 kernels: of two dtypes, two sizes, with filters and without."""
     monkeypatch.setenv("TOKENDRAW_WARMUP_RULES", named)
-    vllm_stand_in.draw_through_kernels(monkeypatch)
-    tokendraw_vllm.register()
-    engine = V2Engine(320, slots=SLOTS, config=vllm_config())
-    assert engine.sampler._tokendraw.can_draw()
-    compiled = compilations(kernels)
+    engine, compiled = started(lambda: V2Engine(320, slots=SLOTS, config=vllm_config()))
     assert sum(compiled.values()) == 18 + more
     values = {
         "typical_p": 0.5,
@@ -92,9 +103,8 @@ def test_rules_that_a_variable_names_compile_nothing_in_requests(vllm, monkeypat
     names = [name.strip() for name in named.split(",") if name]
     kinds = [{name: values[name]} for name in names] + [{name: values[name] for name in names}]
     tail = {} if "top_n_sigma" in names else {"temperature": 1.5, "top_p": 0.9, "min_p": 0.1}
-    for rules, biased, fields in product(
-        kinds, (None, 3), ({}, {"top_k": 50, "top_p": 0.9, "temperature": 0.7}, tail)
-    ):
+    fields_of_kinds = ({}, {"top_k": 50, "top_p": 0.9, "temperature": 0.7}, tail)
+    for rules, biased, fields in product(kinds, (None, 3), fields_of_kinds):
         for slot in range(SLOTS):
             ask = {"tokendraw": rules} if slot % 2 == 0 else None
             engine.sampler.add_request(slot, request(**fields, biased=biased, extra_args=ask))
@@ -104,14 +114,91 @@ def test_rules_that_a_variable_names_compile_nothing_in_requests(vllm, monkeypat
             assert compilations(kernels) == compiled, (rules, rows)
 
 
-def test_an_unknown_rule_to_warm_up_is_named(vllm, monkeypatch, log_lines):
-    monkeypatch.setenv("TOKENDRAW_WARMUP_RULES", "top_nsigma")
-    monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
-    tokendraw_vllm.register()
-    assert not V2Engine(V).sampler._tokendraw.can_draw()
-    ((_, line),) = log_lines()
-    assert line.endswith("found 'top_nsigma', the nearest is 'top_n_sigma'. Correct it.")
-    assert "'TOKENDRAW_WARMUP_RULES' needs names of filters or parameters" in line
+def test_no_request_with_edits_compiles_a_kernel(kernels, monkeypatch):
+    offered = plugin.tokendraw_describe().operations["process_logits"]
+    provider = provider_of("process_logits", TritonLogitsProcessor(CPU), offered)
+    monkeypatch.setattr(tokendraw, "load", lambda operation, names, *, device, need: provider)
+    processor = load_processor(CPU, V, "triton-gumbel")
+    compiled = compilations(kernels)
+    assert {name: count for name, count in compiled.items() if count} == {
+        "process_logits": 2,
+        "append_tokens": 1,
+    }
+    launched = len(kernels["process_logits"].launches)
+    for together in (False, True):
+        mirror = Mirror(8, 128, V, CPU, 1)
+        for slot, edits in enumerate(EDITS):
+            if not together:
+                mirror = Mirror(8, 128, V, CPU, 1)
+            mirror.add(slot, edits_of(request(**edits)), RequestTokens(slot, 2, [1, 2, 3]))
+            rows = mirror.rows(torch.arange(8).numpy())
+            processor.process(torch.zeros(len(rows.places), V), mirror.requests, rows.mirror)
+            mirror.requests.append(rows.mirror, rows.mirror)
+            assert compilations(kernels) == compiled, edits
+    assert len(kernels["process_logits"].launches) > launched
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["chosen", "standard", "block"])
+@each_padding
+def test_no_draft_and_no_verification_compiles_a_kernel(started, monkeypatch, kernels, vocab_size, method):
+    """Of as many drafts in every request or of others, in batches with filters and without."""
+    from tokendraw_vllm import _v2_draft_kernels
+
+    monkeypatch.setattr(_v2_draft_kernels, "keep_logits", vllm_stand_in.keep_logits)
+    drawn, dtype = method != "chosen", vllm_stand_in.MODEL_DTYPE
+    options = {"method": method} if drawn else {}
+    engine, compiled = started(
+        lambda: DraftingEngine(vocab_size, K, drawn=drawn, slots=SLOTS, dtype=dtype, **options)
+    )
+    kept = torch.zeros(SLOTS, K, vocab_size, dtype=dtype) if drawn else None
+    kinds = [[kind] for kind in vllm_stand_in.KERNEL_REQUESTS if kind.get("temperature") != 0.0]
+    for kind in [*kinds, [*vllm_stand_in.KERNEL_REQUESTS]]:
+        for slot in range(SLOTS):
+            engine.add(slot, request(**{"seed": slot} | kind[slot % len(kind)]))
+        for count, drafts in ((1, [[1]]), (1, [[1, 2, 3]]), (8, [[1], []]), (SLOTS, [[1, 2, 3]])):
+            ids = (drafts * SLOTS)[:count]
+            rows = vllm_stand_in.model_logits(sum(len(each) + 1 for each in ids), vocab_size)
+            engine.verify(rows, list(range(count)), ids, positions=[3] * count, draft_logits=kept)
+            assert compilations(kernels) == compiled, (kind, count, drafts)
+        for rows in (1, 5, SLOTS) if drawn else ():
+            engine.draft(vllm_stand_in.model_logits(rows, vocab_size), list(range(rows)), [3] * rows, 0, kept)
+            assert compilations(kernels) == compiled, rows
+    assert engine.sampler._tokendraw._replacement.verifies
+    assert engine.sampler._tokendraw._replacement.draws_drafts == drawn
+
+
+SCORES = {
+    "raw": ("raw_logprobs", [torch.bfloat16], (6, 5)),
+    "processed": ("raw_logprobs", [torch.bfloat16, torch.float32], (11, 9)),
+    "logits": ("raw_logits", [torch.bfloat16], (6, 5)),
+}
+"""Kernels of small vocabularies, where the best 17 to 20 tokens take a search of their own, and of large ones."""
+
+
+@pytest.mark.parametrize("vocab_size", [32000, 32001, 151936])
+@pytest.mark.parametrize(("mode", "dtypes", "numbers"), SCORES.values(), ids=SCORES)
+def test_no_log_probability_compiles_a_kernel(kernels, vocab_size, mode, dtypes, numbers):
+    backend = sampler_for("sm_90", logprobs_mode=mode)
+    backend._current_index = lambda: -1
+    scorer = Scorer(provider_of("score", backend, plugin.tokendraw_describe().operations["score"]), MOST)
+    padded = -(-vocab_size // 64) * 64
+    layouts = [(padded if dtype is dtypes[0] else vocab_size, dtype) for dtype in dtypes]
+    scorer.warm_up(CPU, vocab_size, layouts)
+    compiled = compilations(kernels)
+    assert sum(compiled.values()) == numbers[vocab_size > 100_000], compiled
+    for (stride, dtype), rows in product(layouts, (1, 2, 64, 129, 1024)):
+        logits = torch.empty(rows, stride, dtype=dtype)[:, :vocab_size]
+        tokens = torch.zeros(rows, dtype=torch.int64)
+        for best in range(MOST + 1):
+            scorer.score(logits, tokens, best)
+            assert compilations(kernels) == compiled, (rows, best)
+        for count in (1, 7, 128):
+            scorer.score(logits, tokens, 0, torch.zeros(rows, count, dtype=torch.int32))
+            assert compilations(kernels) == compiled, (rows, count)
+
+
+# The load, which begins with the runner's states and ends before the first step.
 
 
 @pytest.fixture
@@ -138,72 +225,45 @@ def loads(vllm, monkeypatch):
         thread.join(timeout=60)
 
 
-def make_requests(device="cuda:0", vocab_size=V):
-    from vllm.v1.worker.gpu.states import RequestState
-
-    return RequestState(8, 128, 8, 0, vocab_size, torch.device(device))
-
-
-def make_sampler(requests, config, device="cuda:0", vocab_size=V):
-    from vllm.v1.worker.gpu.sample.sampler import Sampler
-
-    return Sampler(config, 8, vocab_size, torch.device(device), requests)
-
-
-def test_making_a_sampler_waits_for_nothing_and_its_first_call_does(loads):
-    engine = V2Engine(V)
-    engine.add(0, request(top_k=1))
-    logits = torch.zeros(1, V)
+@pytest.mark.parametrize(
+    ("params", "token"), [({"top_k": 1}, 7), ({"temperature": 0.0}, 7)], ids=["drawn", "greedy"]
+)
+def test_making_a_sampler_waits_for_nothing_and_its_first_step_does(loads, params, token):
+    """A greedy step too: CUDA graphs are captured after it."""
+    engine, logits, done = V2Engine(V), torch.zeros(1, V), []
     logits[0, 7] = 9.0
-    done = []
+    engine.add(0, request(**params))
     call = threading.Thread(target=lambda: done.append(engine.draw(logits, [0], [3])))
     call.start()
     call.join(timeout=0.2)
     assert call.is_alive()
     loads.gate.set()
     call.join(timeout=60)
-    assert done == [[7]]
+    assert done == [[token]]
     assert loads.threads[0] is not call
-
-
-def test_greedy_batches_wait_too_since_graphs_are_captured_after_the_first_call(loads):
-    engine = V2Engine(V)
-    engine.add(0, request(temperature=0.0))
-    call = threading.Thread(target=lambda: engine.draw(torch.zeros(1, V), [0], [3]))
-    call.start()
-    call.join(timeout=0.2)
-    assert call.is_alive()
-    loads.gate.set()
-    call.join(timeout=60)
-    assert not call.is_alive()
 
 
 def begun(monkeypatch, config, device="cuda:0"):
     """The load begun by a runner's ``RequestState`` under a current configuration."""
     import vllm.config
+    from vllm.v1.worker.gpu.states import RequestState
 
     monkeypatch.setattr(vllm.config, "current", config)
-    return getattr(make_requests(device), "_tokendraw", None)
+    return getattr(RequestState(8, 128, 8, 0, V, torch.device(device)), "_tokendraw", None)
 
 
-def test_loading_begins_before_the_weights_are_loaded_and_is_the_sampler_s(loads, monkeypatch):
+@pytest.mark.parametrize("vocab_size", [V, V + 1], ids=["the same", "another vocabulary"])
+def test_the_load_begins_before_the_weights_are_loaded_and_is_the_sampler_s(loads, monkeypatch, vocab_size):
+    from vllm.v1.worker.gpu.sample.sampler import Sampler
+
     config = vllm_config()
     loading = begun(monkeypatch, config)
-    assert loading is not None
     requests = SimpleNamespace(_tokendraw=loading)
-    sampler = make_sampler(requests, config)
-    assert sampler._tokendraw._wait_for_load == loading.result
+    sampler = Sampler(config, 8, vocab_size, torch.device("cuda:0"), requests)
+    assert (sampler._tokendraw._wait_for_load == loading.result) == (vocab_size == V)
     loads.gate.set()
     loading.result()
-    assert loads.devices == ["cuda:0"]
-
-
-def test_a_sampler_of_another_vocabulary_is_loaded_anew(loads, monkeypatch):
-    config = vllm_config()
-    loading = begun(monkeypatch, config)
-    sampler = make_sampler(SimpleNamespace(_tokendraw=loading), config, vocab_size=V + 1)
-    assert sampler._tokendraw._wait_for_load != loading.result
-    loads.gate.set()
+    assert set(loads.devices) == {"cuda:0"}
 
 
 @pytest.mark.parametrize(
@@ -212,13 +272,7 @@ def test_a_sampler_of_another_vocabulary_is_loaded_anew(loads, monkeypatch):
         ("cpu", vllm_config()),
         ("cuda:0", None),
         ("cuda:0", vllm_config(runner_type="pooling")),
-        (
-            "cuda:0",
-            SimpleNamespace(
-                model_config=vllm_config().model_config,
-                parallel_config=SimpleNamespace(pipeline_parallel_size=2),
-            ),
-        ),
+        ("cuda:0", vllm_config(pipelines=2)),
     ],
     ids=["a CPU", "no configuration", "pooling", "pipeline"],
 )

@@ -1,20 +1,46 @@
-"""One process with a vLLM: writes a small model, generates what the tests compare, and prints it as a line of JSON.
+"""One process with a vLLM: runs cases of ``vllm_v2_cases`` in its V1 or V2 runner, and prints the results as JSON.
 
-``python vllm_process.py MODEL_FOLDER DRILL``; the drill is ``none`` or what goes wrong.
+``python vllm_process.py MODEL_FOLDER V1|V2 [CASE...]``
 """
 
+import collections
+import functools
+import gc
 import json
+import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import tokendraw
-from tokendraw_vllm import _engine, _v1
+from tokendraw.operations.row_methods import ScoreProvider
+from tokendraw_vllm import _v1
+from vllm_v2_cases import (
+    CASES,
+    DRAFTED,
+    DRAWN,
+    EDITED,
+    ENGINES,
+    MODEL,
+    PROMPTS,
+    SCORED,
+    V1_CASES,
+    VERIFIED,
+    VLLM,
+    VLLM_DRAFTED,
+    VLLM_VERIFIED,
+    V,
+)
 
-V = 1000
-PROMPTS = [[5 + row, 6, 7 + 3 * row, 8] for row in range(6)]
-SEEDED = {"temperature": 0.8, "top_k": 20, "seed": 3}
-DRAWS = 4000
+OPTIONS = {
+    "skip_tokenizer_init": False,
+    "max_num_batched_tokens": 64,
+    "block_size": 32,
+    "num_gpu_blocks_override": 20,
+}
+"""Parts of the longest prompts in a step, and blocks for half of them once they generate."""
+MISSPELT = {"extra_args": {"tokendraw": {"top_nsigma": 1.0}}}
 
 
 def write_model(folder: Path, layers: int = 2) -> None:
@@ -56,7 +82,7 @@ class Engine:
         from vllm import LLM
 
         common = {
-            "skip_tokenizer_init": True,
+            "tokenizer": str(folder / "tokenizer"),
             "dtype": "float32",  # without ties, of which each engine keeps others
             "max_model_len": 128,
             "max_num_seqs": 64,
@@ -65,7 +91,7 @@ class Engine:
             "gpu_memory_utilization": 0.5,  # of a machine with other programs
             "seed": 1,
         }
-        self.llm = LLM(str(folder), **common | options)
+        self.llm = LLM(str(folder), **common | OPTIONS | options)
 
     def outputs(self, prompts, parameters):
         """vLLM's output of each request; ``parameters`` has one entry for each."""
@@ -78,13 +104,6 @@ class Engine:
             use_tqdm=False,
         )
 
-    def generate(self, prompts, parameters):
-        """Token ids and logprobs of each request; ``parameters`` has one entry for each, or one for all."""
-        if isinstance(parameters, dict):
-            parameters = [parameters] * len(prompts)
-        outputs = self.outputs(prompts, parameters)
-        return [(list(o.outputs[0].token_ids), logprobs(o.outputs[0])) for o in outputs]
-
 
 def logprobs(output):
     """(token id, logprob, rank) of each step, sorted by id."""
@@ -94,35 +113,77 @@ def logprobs(output):
     ]
 
 
-def tokens(generated):
-    return [ids for ids, _ in generated]
+class Places:
+    """Counts the steps of vLLM by where their tokens are drawn, tokendraw's scores, and preempted requests."""
+
+    def __init__(self, runner: str) -> None:
+        self.counts: collections.Counter[str] = collections.Counter()
+        self._model_logits = 0
+        if runner == "V2":
+            self._wrap_v2()
+
+    def _wrap_v2(self) -> None:
+        from vllm.v1.core.sched.scheduler import Scheduler
+        from vllm.v1.worker.gpu.sample import sampler
+        from vllm.v1.worker.gpu.spec_decode import rejection_sampler, speculator
+
+        self._wrap(sampler.Sampler, "__call__", lambda _, logits, *rest: self._note(logits))
+        self._wrap(tokendraw.Sampler, "sample", lambda _, logits, *rest: self._count_own(logits))
+        self._wrap(tokendraw.Sampler, "verify", lambda *rest: self._count(VERIFIED))
+        self._wrap(ScoreProvider, "score", lambda *rest: self._count(SCORED))
+        self._wrap(sampler, "gumbel_sample", lambda *rest: self._count(VLLM))
+        self._wrap(rejection_sampler, "rejection_sample", lambda *rest: self._count(VLLM_VERIFIED))
+        self._wrap(tokendraw.Sampler, "draft", lambda *rest: self._count(DRAFTED))
+        self._wrap(speculator, "gumbel_sample", lambda *rest: self._count(VLLM_DRAFTED))
+        self._wrap(Scheduler, "_preempt_request", lambda *rest: self._count("preempted"))
+
+    def _wrap(self, owner, name, note) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def noted(*arguments, **keywords):
+            note(*arguments)
+            return original(*arguments, **keywords)
+
+        setattr(owner, name, noted)
+
+    def _note(self, logits) -> None:
+        self._model_logits = logits.data_ptr()
+
+    def _count_own(self, logits) -> None:
+        self._count(MODEL if logits.data_ptr() == self._model_logits else EDITED)
+
+    def _count(self, place) -> None:
+        self.counts[place] += 1
 
 
-def everything(engine):
-    greedy = {"temperature": 0.0, "logprobs": 3}
-    mates = [
-        {"temperature": 0.0},
-        {"temperature": 0.9, "top_p": 0.8, "max_tokens": 3},
-        SEEDED,
-        {"temperature": 1.0, "max_tokens": 7},
-        {"temperature": 1.2, "top_k": 5, "min_p": 0.1, "presence_penalty": 1.0},
-        {"temperature": 0.7, "top_k": 9, "max_tokens": 2, "seed": 12},
+def result(engine, places, case):
+    """Outputs of a case by request, each as [tokens, logprobs, reason to stop]; sampling masks; places of the steps.
+
+    The logprobs are those of the prompt's tokens, where asked for, and of the output's.
+    """
+    places.counts.clear()
+    prompts = [case.prompts[i % len(case.prompts)] for i in range(len(case.requests))]
+    requests = engine.outputs(prompts, case.requests)
+    outputs = [
+        [[list(o.token_ids), prompt_logprobs(each) + logprobs(o), o.stop_reason] for o in each.outputs]
+        for each in requests
     ]
-    unfiltered = {"temperature": 0.8, "seed": 8}
-    neighbours = [mates[1], unfiltered, SEEDED, mates[5]]
-    return {
-        "greedy": engine.generate(PROMPTS, greedy),
-        "greedy in a mixed batch": tokens(engine.generate(PROMPTS, mates))[0],
-        "seeded alone": tokens(engine.generate(PROMPTS[2:3], SEEDED))[0],
-        "seeded in a batch": tokens(engine.generate(PROMPTS, mates))[2],
-        "unfiltered alone": tokens(engine.generate(PROMPTS[1:2], unfiltered))[0],
-        "unfiltered in a batch": tokens(engine.generate(PROMPTS[:4], neighbours))[1],
-        "seeded with logprobs": engine.generate(PROMPTS[2:3], {**SEEDED, "logprobs": 5}),
-        "biased": tokens(engine.generate(PROMPTS, {"top_k": 4, "logit_bias": {77: 100.0}, "max_tokens": 4})),
-        "allowed": tokens(engine.generate(PROMPTS, {"top_p": 0.9, "allowed_token_ids": [3, 4, 5]})),
-        "all logprobs": engine.generate(PROMPTS[:1], {"temperature": 0.0, "logprobs": 20, "max_tokens": 1}),
-        "draws": tokens(engine.generate(PROMPTS[:1] * DRAWS, {"top_k": 12, "top_p": 0.9, "max_tokens": 1})),
-    }
+    masks = [o.sampling_mask and o.sampling_mask.token_ids for each in requests for o in each.outputs]
+    return {"outputs": outputs, "masks": masks, "places": dict(places.counts)}
+
+
+def prompt_logprobs(request):
+    return logprobs(SimpleNamespace(logprobs=[step for step in request.prompt_logprobs or () if step]))
+
+
+def refusal(engine):
+    """What vLLM answers to a request with a misspelt rule."""
+    try:
+        engine.outputs(PROMPTS[:1], [MISSPELT])
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def fail(*arguments):
@@ -130,23 +191,40 @@ def fail(*arguments):
 
 
 def main() -> None:
-    folder, drill = Path(sys.argv[1]), sys.argv[2]
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+    folder, runner = Path(sys.argv[1]), sys.argv[2]
+    if runner == "V2":
+        import triton_on_cpu
+
+        triton_on_cpu.filter_in_torch()
     _v1.MIN_CPU_VOCABULARY = _v1.MIN_REFERENCE_VOCABULARY = 0  # the model's is small
-    if drill == "untested version":
-        _engine.TESTED = ("0.1.0",)
-    if drill == "changed signature":
-        _engine.V1_SIGNATURES = {"forward_native": ("self", "scores")}
+    chosen = sys.argv[3:] or (list(CASES) if runner == "V2" else V1_CASES)
+    drafts = folder.with_name("drafts")
     if not folder.exists():
         write_model(folder)
-    engine = Engine(folder)
-    if drill == "none":
-        print(json.dumps(everything(engine)))
-        return
-    before = engine.generate(PROMPTS, SEEDED)
-    if drill == "sampler raises":
-        tokendraw.Sampler.sample = fail
-        engine.generate(PROMPTS, SEEDED)  # the generators of the batch in which it fails have moved on
-    print(json.dumps([tokens(before), tokens(engine.generate(PROMPTS, SEEDED))]))
+        write_model(drafts, layers=1)
+        write_tokenizer(folder / "tokenizer")
+    places, results = Places(runner), {}
+    has_adapter = os.environ.get("TOKENDRAW_VLLM") != "0"
+    ENGINES[DRAWN]["speculative_config"]["model"] = str(drafts)
+    for name, options in ENGINES.items() if runner == "V2" else [("plain", {})]:
+        engine = Engine(folder, **options)
+        for case_name in chosen:
+            case = CASES[case_name]
+            if case.engine == name and (case.is_run_alone or has_adapter):
+                results[case_name] = result(engine, places, case)
+        if name == "plain":
+            results["refusal"] = refusal(engine)
+            sample, tokendraw.Sampler.sample = tokendraw.Sampler.sample, fail
+            if runner == "V1":  # whose generators move on in the batch in which it fails
+                result(engine, places, CASES["seed in a batch"])
+            results["after a failure"] = result(engine, places, CASES["seed in a batch"])
+            tokendraw.Sampler.sample = sample
+        del engine
+        gc.collect()
+        cleanup_dist_env_and_memory()
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

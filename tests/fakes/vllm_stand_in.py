@@ -284,25 +284,12 @@ def forget() -> None:
     _v2_logprobs._scorers.clear()
 
 
-def request(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=None, biased=None, extra_args=None, **edits):
-    """Parameters of a request, as far as the stand-in knows them.
-
-    :param biased: a token that an edit of vLLM's own makes certain, which tokendraw does not know.
-    :param edits: by vLLM's names.
-    """
-    return SimpleNamespace(
-        **DEFAULTS | edits,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        biased=biased,
-        extra_args=extra_args,
-    )
-
-
 DEFAULTS = {
+    "temperature": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "seed": None,
     "repetition_penalty": 1.0,
     "frequency_penalty": 0.0,
     "presence_penalty": 0.0,
@@ -313,8 +300,15 @@ DEFAULTS = {
     "min_tokens": 0,
     "all_stop_token_ids": set(),
     "logprobs": None,
+    "extra_args": None,
+    "biased": None,
 }
-"""What a request of vLLM says by default about the edits of its logits, and about log-probabilities."""
+"""What a request of vLLM says by default, and a token that an edit of vLLM's own makes certain."""
+
+
+def request(**fields):
+    """Parameters of a request by vLLM's names, as far as the stand-in knows them."""
+    return SimpleNamespace(**DEFAULTS | fields)
 
 
 def v1_sampler(**options):
@@ -324,7 +318,10 @@ def v1_sampler(**options):
 
 
 class V2Engine:
-    """A V2 sampler with its requests: ``draw`` draws rows, ``step`` the next tokens of requests."""
+    """A V2 sampler with its requests: ``draw`` draws rows, ``step`` the next tokens of requests.
+
+    ``processed`` are the logits that vLLM reads after a step.
+    """
 
     def __init__(
         self, vocab_size: int, *, kind: str = "Sampler", slots: int = 8, config=None, **options
@@ -387,7 +384,10 @@ class V2Engine:
             torch.tensor(positions),
             torch.tensor(fed, dtype=torch.int32),
         )
-        ids, _ = self.sampler.sample(logits, *given, torch.zeros(len(slots), dtype=torch.int32), lengths)
+        needs_logprobs = self.sampler.get_logprobs_dims(np.array(slots)) is not None
+        ids, self.processed = self.sampler.sample(
+            logits, *given, torch.zeros(len(slots), dtype=torch.int32), lengths, needs_logprobs
+        )
         assert torch.equal(logits, before), "the logits were modified"
         assert ids.dtype == torch.int64
         return ids.tolist()

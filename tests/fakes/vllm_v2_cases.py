@@ -1,13 +1,13 @@
-"""Batches for vLLM's V2 runner, as a table: parameters of requests, and where their tokens are drawn.
+"""Batches for vLLM's runners, as a table: parameters of requests, and where their tokens are drawn.
 
 Each batch runs in :data:`ENGINES` with the adapter and without it. A new case is a line of :data:`CASES`; properties
-beyond its columns are tests in tests/engines/test_vllm_v2_runner.py.
+beyond its columns are tests in tests/engines/test_vllm_runner.py.
 """
 
 from dataclasses import dataclass, field
 from typing import Any
 
-V = 1000  # as the model of vllm_process.py
+V = 1000
 PROMPTS = [[5 + row, 6, 7 + 3 * row, 8] for row in range(6)]
 LONG = [[(3 * i + 7 * row) % 300 for i in range(90)] for row in range(6)]
 """Longer than the tokens of a step, so that vLLM reads them in parts; six fill the blocks while they generate."""
@@ -55,6 +55,7 @@ ONE = {"temperature": 0.9, "top_k": 1}  # one token to draw, and no batch of gre
 COLD = {"temperature": 0.01, "top_k": 5}
 """The best token is drawn, and others are kept. vLLM takes no temperature below."""
 SEEDED = {"temperature": 0.8, "top_k": 20, "seed": 3}
+UNFILTERED = {"temperature": 0.8, "seed": 8}
 BIAS = {"logit_bias": {V - 1: -1.0}}
 FILTERS = {"top_k": 12, "top_p": 0.9}
 DRAWS = 400
@@ -135,6 +136,8 @@ CASES: dict[str, Case] = {
     "seed with logprobs": Case([SEEDED | {"logprobs": 5}], {MODEL}, prompts=PROMPTS[2:3]),
     "next seeds": Case([SEEDED | {"seed": 3 + i} for i in range(3)], {MODEL}, prompts=PROMPTS[2:3]),
     "n": Case([SEEDED | {"n": 3}], {MODEL}, prompts=PROMPTS[2:3]),
+    "unfiltered, seed alone": Case([UNFILTERED], {MODEL}, prompts=PROMPTS[1:2]),
+    "unfiltered, seed in a batch": Case([MATES[1], UNFILTERED, SEEDED, MATES[5]], {MODEL}),
     # edits
     **edited("presence penalty", presence_penalty=0.7),
     **edited("frequency penalty", frequency_penalty=0.4),
@@ -205,3 +208,19 @@ CASES: dict[str, Case] = {
         [{"temperature": 1.0, "logprobs": 20, "max_tokens": 1}], {MODEL}, prompts=[[*PROMPTS[0], 23]]
     ),
 }
+
+V1_CASES = (
+    "greedy",
+    "one token",
+    "greedy beside one token",
+    "seed alone",
+    "seed in a batch",
+    "seed with logprobs",
+    "unfiltered, seed alone",
+    "unfiltered, seed in a batch",
+    "logit bias",
+    "allowed ids",
+    "first tokens",
+    "draws",
+)
+"""Those that run in the V1 runner too."""

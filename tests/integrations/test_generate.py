@@ -45,61 +45,44 @@ def test_a_draw_that_leaves_one_token_is_greedy(model, setting):
     assert torch.equal(draw(model, prompts(4), seeds=SEEDS, **setting), own)
 
 
-@pytest.mark.parametrize("filters", [{}, FILTERS, {"top_k": 0, "top_p": 0.9, "min_p": 0.02}])
+@pytest.mark.parametrize("filters", [FILTERS, {}, {"top_k": 0, "top_p": 0.9, "min_p": 0.02}])
 @pytest.mark.fast_first
-def test_a_row_draws_the_same_tokens_alone_reordered_and_left_padded(model, filters):
-    ids = prompts(4)
-    whole = draw(model, ids, seeds=SEEDS, **filters)
-    for row, seed in enumerate(SEEDS):
-        alone = draw(model, ids[row : row + 1], seeds=[seed], **filters)
-        assert torch.equal(alone, whole[row : row + 1])
-    order = [2, 0, 3, 1]
-    assert torch.equal(draw(model, ids[order], seeds=[SEEDS[i] for i in order], **filters), whole[order])
-    longer, mask = padded(ids, 3)
-    shifted = draw(model, longer, attention_mask=mask, seeds=SEEDS, **filters)
-    assert torch.equal(shifted[:, 3:], whole)
-
-
-@pytest.mark.fast_first
-def test_rows_of_different_lengths_draw_the_tokens_of_a_batch_of_one(model):
-    lengths = [5, 2, 4]
+def test_a_row_draws_the_same_tokens_alone_and_in_any_padded_batch(model, filters):
+    """Rows of different lengths, in another order."""
+    lengths, order = [5, 2, 4, 3], [2, 0, 3, 1]
     rows = [prompts(4)[i : i + 1, :length] for i, length in enumerate(lengths)]
-    both = [padded(row, 5 - row.shape[1]) for row in rows]
-    ids, mask = (torch.cat(parts) for parts in zip(*both, strict=True))
-    whole = draw(model, ids, attention_mask=mask, seeds=[1, 2, 3])
-    for i, row in enumerate(rows):
-        assert torch.equal(draw(model, row, seeds=[i + 1])[0, row.shape[1] :], whole[i, 5:])
+    ids, mask = (
+        torch.cat(parts) for parts in zip(*(padded(rows[i], 7 - lengths[i]) for i in order), strict=True)
+    )
+    whole = draw(model, ids, attention_mask=mask, seeds=[SEEDS[i] for i in order], **filters)
+    for place, i in enumerate(order):
+        alone = draw(model, rows[i], seeds=[SEEDS[i]], **filters)
+        assert torch.equal(alone[0, lengths[i] :], whole[place, 7:])
 
 
 @pytest.mark.fast_first
 def test_a_text_continues_as_without_a_break(model):
     whole = draw(model, prompts(2), seeds=[1, 2])
-    part = whole[:, :9]
-    assert torch.equal(draw(model, part, seeds=[1, 2], max_new_tokens=STEPS - 4), whole)
     first = draw(model, prompts(2), seeds=[1, 2], max_new_tokens=4, return_dict_in_generate=True)
-    rest = draw(
-        model,
-        first.sequences,
-        seeds=[1, 2],
-        max_new_tokens=STEPS - 4,
-        past_key_values=first.past_key_values,
-        attention_mask=torch.ones_like(first.sequences),
-    )
-    assert torch.equal(rest, whole)
+    for kept in ({}, {"past_key_values": first.past_key_values}):
+        rest = draw(
+            model,
+            first.sequences,
+            seeds=[1, 2],
+            max_new_tokens=STEPS - 4,
+            attention_mask=torch.ones_like(first.sequences),
+            **kept,
+        )
+        assert torch.equal(rest, whole)
 
 
-@pytest.mark.slow
-def test_embeddings_in_place_of_ids_draw_the_same_tokens(llama):
+def test_embeddings_a_static_cache_and_any_choice_of_the_sampler_draw_the_same_tokens(llama):
+    expected, loaded = draw(llama, prompts(2), seeds=[1, 2]), tokendraw.load_sampler("native", device="cpu")
     embeds = llama.get_input_embeddings()(prompts(2))
-    assert torch.equal(
-        draw(llama, None, inputs_embeds=embeds, seeds=[1, 2]), draw(llama, prompts(2), seeds=[1, 2])[:, 5:]
-    )
-
-
-def test_a_static_cache_draws_the_same_tokens(llama):
+    assert torch.equal(draw(llama, None, inputs_embeds=embeds, seeds=[1, 2]), expected[:, 5:])
     llama.generation_config.disable_compile = True
-    static = draw(llama, prompts(2), seeds=[1, 2], cache_implementation="static")
-    assert torch.equal(static, draw(llama, prompts(2), seeds=[1, 2]))
+    for option in ({"cache_implementation": "static"}, {"sampler": "native"}, {"sampler": loaded}):
+        assert torch.equal(draw(llama, prompts(2), seeds=[1, 2], **option), expected)
 
 
 @pytest.mark.slow
@@ -129,13 +112,6 @@ def test_without_seeds_torch_decides_and_some_rows_may_have_one(llama):
     mixed = [draw(llama, prompts(2), seeds=[None, 4]) for _ in range(2)]
     assert torch.equal(mixed[0][1], mixed[1][1])
     assert not torch.equal(mixed[0][0], mixed[1][0])
-
-
-def test_a_sampler_is_chosen_by_name_or_brought_along(llama):
-    loaded = tokendraw.load_sampler("native", device="cpu")
-    expected = draw(llama, prompts(2), seeds=[1, 2])
-    for sampler in ("native", loaded):
-        assert torch.equal(draw(llama, prompts(2), seeds=[1, 2], sampler=sampler), expected)
 
 
 @pytest.mark.slow

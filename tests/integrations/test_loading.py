@@ -13,6 +13,7 @@ from goodness_of_fit import SAMPLE
 from tokendraw import Need, SamplerFallbackWarning, SamplerUnavailableError, SamplingMetadata, SamplingParams
 from tokendraw_testing import reference
 from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
+from tokendraw_transformers import _loading
 from tokendraw_transformers._loading import load_sampler
 from transformers_models import constant_model, draw, model_of, prompts
 
@@ -22,28 +23,38 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def loads(dists, monkeypatch):
     """The arguments of ``tokendraw.load_sampler``, starting with an empty cache."""
-    asked = []
-    load = tokendraw.load_sampler
+    asked, load = [], tokendraw.load_sampler
 
     def counting(sampler=None, **more):
         asked.append(sampler)
         return load(sampler, **more)
 
-    monkeypatch.setattr("tokendraw_transformers._loading._cache", {})
+    monkeypatch.setattr(_loading, "_cache", {})
     monkeypatch.setattr(tokendraw, "load_sampler", counting)
     return asked
 
 
-@pytest.mark.slow
-def test_calls_that_ask_for_the_same_share_a_sampler(loads):
-    whole = [draw(model_of("llama"), prompts(2), seeds=[1, 2]) for _ in range(3)]
-    assert loads == [None]
-    assert torch.equal(whole[0], whole[2])
+def test_threads_that_come_together_load_once_and_later_calls_share_the_sampler(loads):
+    start, samplers = threading.Barrier(8), []
+
+    def load():
+        start.wait()
+        samplers.append(load_sampler(None, CPU, Need()))
+
+    threads = [threading.Thread(target=load) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(samplers) == 8
+    assert {id(sampler) for sampler in samplers} == {id(load_sampler(None, CPU, Need()))}
+    for _ in range(2):
+        draw(model_of("llama"), prompts(2), seeds=[1, 2])
+    assert len(loads) == 2  # generate asks for a joint order
 
 
-def test_a_changed_decision_loads_anew(loads, monkeypatch, tmp_path):
+def test_a_changed_decision_loads_anew_and_few_samplers_are_kept(loads, monkeypatch, tmp_path):
     first = load_sampler(None, CPU, Need())
-    assert load_sampler(None, CPU, Need()) is first
     different = [
         load_sampler("native", CPU, Need()),
         load_sampler(None, CPU, Need(filter_orders=("joint",))),
@@ -59,6 +70,10 @@ def test_a_changed_decision_loads_anew(loads, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)  # where another plugin may lie
     different.append(load_sampler(None, CPU, Need()))
     assert len({id(sampler) for sampler in (first, *different)}) == len(loads) == 1 + len(different)
+    for count in range(2, 20):
+        monkeypatch.setenv("TOKENDRAW_PRIORITY", ",".join(["native"] * count))
+        load_sampler(None, CPU, Need())
+    assert len(_loading._cache) == 16
 
 
 def test_settings_are_read_at_every_call(loads, monkeypatch):
@@ -81,35 +96,8 @@ def test_the_successor_of_a_failed_sampler_stays_and_is_announced_once(dists, lo
     assert loads == ["native", None]
 
 
-def test_threads_that_come_together_load_once(loads):
-    start, samplers = threading.Barrier(8), []
-
-    def load():
-        start.wait()
-        samplers.append(load_sampler(None, CPU, Need()))
-
-    threads = [threading.Thread(target=load) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(samplers) == 8
-    assert len({id(sampler) for sampler in samplers}) == len(loads) == 1
-
-
-def test_settings_that_never_stay_keep_few_samplers(loads, monkeypatch):
-    from tokendraw_transformers import _loading
-
-    for count in range(20):
-        monkeypatch.setenv("TOKENDRAW_PRIORITY", ",".join(["native"] * (count + 1)))
-        load_sampler(None, CPU, Need())
-    assert len(loads) == 20
-    assert len(_loading._cache) == 16
-
-
 def test_a_step_lays_out_no_batch(monkeypatch):
-    made = []
-    check = SamplingMetadata.__post_init__
+    made, check = [], SamplingMetadata.__post_init__
 
     def counting(metadata):
         made.append(metadata)
@@ -117,12 +105,12 @@ def test_a_step_lays_out_no_batch(monkeypatch):
 
     monkeypatch.setattr(SamplingMetadata, "__post_init__", counting)
     draw(model_of("llama"), prompts(2), seeds=[1, 2], max_new_tokens=1)  # a sampler is proven with a batch
-    count = {}
+    counts = []
     for steps in (1, 9):
         made.clear()
         draw(model_of("llama"), prompts(2), seeds=[1, 2], max_new_tokens=steps)
-        count[steps] = len(made)
-    assert count[1] == count[9]
+        counts.append(len(made))
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])

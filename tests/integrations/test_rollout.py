@@ -107,45 +107,18 @@ def test_the_mask_of_a_step_is_what_its_logits_keep(trainer):
         assert float(out.entropy[0, step]) == pytest.approx(float(-(p.exp() * p).sum()), abs=1e-4)
 
 
-@pytest.mark.parametrize("asked", [{"kept_ids": 3}, {"entropy": True}])
-def test_details_need_an_output_of_their_own(asked):
-    (name,) = asked
-    with pytest.raises(
-        InvalidParameterError, match=f"'{name}' needs return_dict_in_generate=True, found False"
-    ):
-        draw(model_of("llama"), torch.tensor([[1, 2]]), **asked)
-
-
-def test_a_sampler_without_thresholds_has_no_kept_ids():
-    loaded = tokendraw.load_sampler("native", device="cpu")
-    with pytest.raises(InvalidParameterError, match="'kept_ids' needs a sampler with thresholds"):
-        draw(
-            model_of("llama"),
-            torch.tensor([[1, 2]]),
-            return_dict_in_generate=True,
-            sampler=loaded,
-            kept_ids=3,
-        )
-
-
-def test_there_is_an_entry_for_each_prompt(trainer):
+def test_each_prompt_has_a_completion_with_log_probabilities_at_the_temperature_of_the_models_logits(trainer):
+    before = trainer.generation_config.to_dict()
     result = rollout_func(seed=7)(PROMPTS, trainer)
+    assert trainer.generation_config.to_dict() == before
     assert sorted(result) == ["completion_ids", "logprobs", "prompt_ids", "seeds"]
     assert result["prompt_ids"] == byte_tokenizer()(PROMPTS)["input_ids"]
-    lengths = [len(completion) for completion in result["completion_ids"]]
-    assert lengths == [len(logprobs) for logprobs in result["logprobs"]]
-    assert len(lengths) == 4
-    assert len(set(lengths)) > 1
-    for completion in result["completion_ids"]:
-        assert completion[-1] in EOS or len(completion) == 16
-        assert not set(completion[:-1]) & set(EOS)
-
-
-def test_logprobs_are_at_the_temperature_of_the_models_logits(trainer):
-    result = rollout_func(seed=7)(PROMPTS, trainer)
+    assert len({len(completion) for completion in result["completion_ids"]}) > 1
     for prompt, completion, logprobs in zip(
         result["prompt_ids"], result["completion_ids"], result["logprobs"], strict=True
     ):
+        assert completion[-1] in EOS or len(completion) == 16
+        assert not set(completion[:-1]) & set(EOS)
         with torch.no_grad():
             logits = model_of("llama")(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
         expected = (logits.double() / 0.7).log_softmax(-1).gather(-1, torch.tensor(completion)[:, None])[:, 0]
@@ -200,12 +173,6 @@ def test_conversations_go_through_the_chat_template(trainer):
     assert result["prompt_ids"] == byte_tokenizer()(["a;!"])["input_ids"]
 
 
-def test_the_settings_of_the_trainer_stay_as_they_are(trainer):
-    before = trainer.generation_config.to_dict()
-    rollout_func(seed=7, sampler="native")(PROMPTS, trainer)
-    assert trainer.generation_config.to_dict() == before
-
-
 REFUSED = {
     "vllm": (
         {"use_vllm": True},
@@ -233,19 +200,14 @@ def test_a_trainer_that_is_not_served_is_refused(trainer, changes, message):
     assert str(error.value) == message
 
 
-def test_a_seed_that_is_none_is_refused_at_once():
+def test_a_seed_and_a_sampler_that_cannot_be_are_refused(trainer):
     with pytest.raises(InvalidParameterError) as error:
         rollout_func(seed="x")
     assert str(error.value) == (
         "'seeds' needs a base seed in [-2**63, 2**64), found 'x'. Pass an integer in that range."
     )
-
-
-def test_a_loaded_sampler_needs_the_mode(trainer):
     raw = tokendraw.load_sampler("native", device="cpu")
-    with pytest.raises(
-        InvalidParameterError, match="'logprobs_mode' needs a sampler that is yet to be loaded"
-    ):
+    with pytest.raises(InvalidParameterError, match="needs a sampler that is yet to be loaded"):
         rollout_func(seed=7, sampler=raw)(PROMPTS, trainer)
 
 

@@ -1,6 +1,4 @@
-"""The division of a list of prepared processors between tokendraw and transformers."""
-
-from dataclasses import fields
+"""Warpers of transformers: which ones tokendraw takes over, and what is kept in their place."""
 
 import pytest
 import torch
@@ -11,6 +9,7 @@ from transformers import (
     EpsilonLogitsWarper,
     EtaLogitsWarper,
     LogitNormalization,
+    LogitsProcessorList,
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
@@ -19,89 +18,106 @@ from transformers import (
     TopPLogitsWarper,
     TypicalLogitsWarper,
 )
+from transformers.generation import WatermarkingConfig
 
 from tokendraw import SamplingMetadata, SamplingParams, load_sampler
 from tokendraw_transformers._warpers import plan
+from transformers_models import draw, model_of, prompts
 
-PENALTY = RepetitionPenaltyLogitsProcessor(1.2)
-T, K, P, M = TemperatureLogitsWarper(0.7), TopKLogitsWarper(40), TopPLogitsWarper(0.9), MinPLogitsWarper(0.1)
-NORMALIZED = LogitNormalization()
-KEEPS_TWO = TopPLogitsWarper(0.9, min_tokens_to_keep=2)
-FINITE = TopKLogitsWarper(40, filter_value=-100.0)
-H, TYPICAL, EPSILON, ETA = (
+PENALTY, T, K = RepetitionPenaltyLogitsProcessor(1.2), TemperatureLogitsWarper(0.7), TopKLogitsWarper(40)
+P, M, NORMALIZED, H = (
+    TopPLogitsWarper(0.9),
+    MinPLogitsWarper(0.1),
+    LogitNormalization(),
     TopHLogitsWarper(0.4),
-    TypicalLogitsWarper(0.9),
-    EpsilonLogitsWarper(0.01),
-    EtaLogitsWarper(0.25),
 )
-HAS_TYPICAL = "typical_p" in {field.name for field in fields(SamplingParams)}
+KEEPS_TWO, FINITE = TopPLogitsWarper(0.9, min_tokens_to_keep=2), TopKLogitsWarper(40, filter_value=-100.0)
+TYPICAL, EPSILON, ETA = TypicalLogitsWarper(0.9), EpsilonLogitsWarper(0.01), EtaLogitsWarper(0.25)
 EPSILON_FLOOR, ETA_FLOOR = {"epsilon_cutoff": 0.01}, {"eta_cutoff": 0.25}
-
+JOINT = {"top_p": 0.9, "min_p": 0.1, "filter_order": "joint"}
 CASES = {
-    "nothing": ([], [], SamplingParams(), []),
-    "all but min-p": (
-        [PENALTY, T, K, P],
-        [PENALTY],
-        SamplingParams(temperature=0.7, top_k=40, top_p=0.9),
-        [],
-    ),
-    "normalised": ([T, NORMALIZED], [], SamplingParams(temperature=0.7), []),
-    "top-p and min-p": ([P, M], [], SamplingParams(top_p=0.9, min_p=0.1, filter_order="joint"), []),
-    "all": (
-        [T, K, P, M],
-        [],
-        SamplingParams(temperature=0.7, top_k=40, top_p=0.9, min_p=0.1, filter_order="joint"),
-        [K],
-    ),
-    "top-k and min-p": ([K, M], [], SamplingParams(top_k=40, min_p=0.1), []),
-    "min-p 0": ([K, P, MinPLogitsWarper(0.0)], [], SamplingParams(top_k=40, top_p=0.9), []),
-    "top-p 0": ([TopPLogitsWarper(0.0)], [], SamplingParams(temperature=0.0), []),
-    "a processor behind a warper": ([T, K, PENALTY], [T, K, PENALTY], SamplingParams(), []),
-    "a warper out of order": ([P, K], [P], SamplingParams(top_k=40), []),
-    "one of each kind": ([T, T, K], [T], SamplingParams(temperature=0.7, top_k=40), []),
-    "more than one token kept": ([KEEPS_TWO, M], [KEEPS_TWO], SamplingParams(min_p=0.1), []),
-    "another filter value": ([T, FINITE], [T, FINITE], SamplingParams(), []),
-    "epsilon": ([PENALTY, T, EPSILON], [PENALTY], SamplingParams(temperature=0.7, filters=EPSILON_FLOOR), []),
-    "eta": ([T, ETA, NORMALIZED], [], SamplingParams(temperature=0.7, filters=ETA_FLOOR), []),
-    "epsilon beside top-k": ([T, K, EPSILON], [T, K], SamplingParams(filters=EPSILON_FLOOR), []),
-    "eta beside epsilon": ([T, EPSILON, ETA], [T, EPSILON], SamplingParams(filters=ETA_FLOOR), []),
-    "epsilon beside top-p and min-p": (
-        [T, P, M, EPSILON],
-        [T, P, M],
-        SamplingParams(filters=EPSILON_FLOOR),
-        [],
-    ),
-    "top-h": ([T, H, K, P], [T, H], SamplingParams(top_k=40, top_p=0.9), []),
+    "nothing": ([], 0, {}, []),
+    "all but min-p": ([PENALTY, T, K, P], 1, {"temperature": 0.7, "top_k": 40, "top_p": 0.9}, []),
+    "normalised": ([T, NORMALIZED], 0, {"temperature": 0.7}, []),
+    "top-p and min-p": ([P, M], 0, JOINT, []),
+    "all": ([T, K, P, M], 0, {"temperature": 0.7, "top_k": 40, **JOINT}, [K]),
+    "top-k and min-p": ([K, M], 0, {"top_k": 40, "min_p": 0.1}, []),
+    "min-p 0": ([K, P, MinPLogitsWarper(0.0)], 0, {"top_k": 40, "top_p": 0.9}, []),
+    "top-p 0": ([TopPLogitsWarper(0.0)], 0, {"temperature": 0.0}, []),
+    "a processor behind a warper": ([T, K, PENALTY], 3, {}, []),
+    "a warper out of order": ([P, K], 1, {"top_k": 40}, []),
+    "one of each kind": ([T, T, K], 1, {"temperature": 0.7, "top_k": 40}, []),
+    "more than one token kept": ([KEEPS_TWO, M], 1, {"min_p": 0.1}, []),
+    "another filter value": ([T, FINITE], 2, {}, []),
+    "epsilon": ([PENALTY, T, EPSILON], 1, {"temperature": 0.7, "filters": EPSILON_FLOOR}, []),
+    "eta": ([T, ETA, NORMALIZED], 0, {"temperature": 0.7, "filters": ETA_FLOOR}, []),
+    "epsilon beside top-k": ([T, K, EPSILON], 2, {"filters": EPSILON_FLOOR}, []),
+    "eta beside epsilon": ([T, EPSILON, ETA], 2, {"filters": ETA_FLOOR}, []),
+    "epsilon beside top-p and min-p": ([T, P, M, EPSILON], 3, {"filters": EPSILON_FLOOR}, []),
+    "top-h": ([T, H, K, P], 2, {"top_k": 40, "top_p": 0.9}, []),
+    "typical": ([T, TYPICAL], 0, {"temperature": 0.7, "typical_p": 0.9}, []),
+    "typical beside top-k and min-p": ([K, M, TYPICAL], 0, {"top_k": 40, "min_p": 0.1, "typical_p": 0.9}, []),
+    "typical beside top-p": ([T, K, P, TYPICAL], 3, {"typical_p": 0.9}, []),
 }
-if HAS_TYPICAL:
-    CASES |= {
-        "typical": ([T, TYPICAL], [], SamplingParams(temperature=0.7, typical_p=0.9), []),
-        "typical beside top-k and min-p": (
-            [K, M, TYPICAL],
-            [],
-            SamplingParams(top_k=40, min_p=0.1, typical_p=0.9),
-            [],
-        ),
-        "typical beside top-p": ([T, K, P, TYPICAL], [T, K, P], SamplingParams(typical_p=0.9), []),
-    }
-else:
-    CASES |= {"typical": ([T, K, TYPICAL], [T, K, TYPICAL], SamplingParams(), [])}
+"""Prepared processors, how many of them stay, the parameters of the draw, and what narrows the scores before it."""
 
 
-@pytest.mark.parametrize(("prepared", "processors", "params", "narrowing"), CASES.values(), ids=CASES)
-def test_warpers_are_taken_from_the_end_of_the_list(prepared, processors, params, narrowing):
+@pytest.mark.parametrize(("prepared", "stay", "params", "narrowing"), CASES.values(), ids=CASES)
+def test_warpers_are_taken_from_the_end_of_the_list(prepared, stay, params, narrowing):
     result = plan(prepared, do_sample=True)
-    assert list(result.processors) == processors
-    assert result.params == params
+    assert list(result.processors) == prepared[:stay]
+    assert result.params == SamplingParams(**params)
     assert list(result.narrowing) == narrowing
     assert [*result.processors, *result.recorded] == prepared
+    greedy = plan(prepared, do_sample=False)
+    assert (list(greedy.processors), greedy.params) == (prepared, SamplingParams(temperature=0.0))
 
 
-def test_greedy_decoding_takes_nothing():
-    result = plan([PENALTY, K], do_sample=False)
-    assert list(result.processors) == [PENALTY, K]
-    assert result.params == SamplingParams(temperature=0.0)
-    assert list(result.recorded) == []
+V = 60
+SETTINGS = {
+    "default": {},
+    "temperature": {"temperature": 1.7, "top_k": 0},
+    "top-k": {"top_k": 7},
+    "top-p": {"top_k": 0, "top_p": 0.6},
+    "top-k and top-p": {"temperature": 1.5, "top_k": 20, "top_p": 0.7},
+    "min-p": {"top_k": 0, "min_p": 0.1},
+    "top-k and min-p": {"top_k": 10, "min_p": 0.05, "temperature": 2.0},
+    "top-p and min-p": {"top_k": 0, "top_p": 0.8, "min_p": 0.08},
+    "all": {"temperature": 1.5, "top_k": 20, "top_p": 0.8, "min_p": 0.06},
+    "watermark": {"top_k": 12, "watermarking_config": {"bias": 2.5, "greenlist_ratio": 0.5}},
+    **{
+        f"{name} {beside}": {name: 0.3, "temperature": 1.5, **others}
+        for name in ("top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
+        for beside, others in {"alone": {"top_k": 0}, "beside others": {"top_k": 5, "top_p": 0.9}}.items()
+    },
+}
+RECORD = {"max_new_tokens": 1, "return_dict_in_generate": True, "output_scores": True}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_tokens_are_drawn_by_the_probabilities_that_transformers_own_warpers_leave(name):
+    """The processed log-probabilities are those of the draw: see the kit. The scores are for the caller."""
+    model, ids, settings = model_of("qwen2", V), prompts(200, vocab_size=V), dict(SETTINGS[name])
+    if "watermarking_config" in settings:
+        settings["watermarking_config"] = WatermarkingConfig(**settings["watermarking_config"])
+    theirs = model.generate(ids, do_sample=True, **settings, **RECORD).scores[0]
+    out = draw(model, ids, **settings, **RECORD, logprobs=-1, logprobs_mode="processed_logprobs")
+    ours = torch.empty_like(theirs).scatter_(-1, out.top_token_ids[:, 0], out.top_logprobs[:, 0])
+    torch.testing.assert_close(ours, theirs.log_softmax(-1), atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(out.scores[0], theirs, atol=1e-4, rtol=1e-4)
+    assert theirs.isinf().any() or name == "temperature"
+
+
+@pytest.mark.parametrize("name", ["top-p and min-p", "all"])
+def test_the_settings_distinguish_the_orders_of_min_p_and_top_p(name):
+    """tokendraw's order, min-p before top-p, keeps other tokens in some of the rows above."""
+    model, ids, settings = model_of("qwen2", V), prompts(200, vocab_size=V), dict(SETTINGS[name])
+    first, last = MinPLogitsWarper(settings.pop("min_p")), TopPLogitsWarper(settings.pop("top_p"))
+    before = model.generate(ids, do_sample=True, **settings, **RECORD).scores[0]
+    assert not torch.equal(last(ids, first(ids, before)), first(ids, last(ids, before)))
+
+
+# The table of differences in the README.
 
 
 def kept_here(logits, **filters):
@@ -132,38 +148,30 @@ def test_ties_at_the_edge_are_kept_in_both_by_top_k_and_only_here_by_top_p():
     assert kept_there(TopPLogitsWarper(0.5), logits).sum() == 3
 
 
-FLOORS = [
-    (EpsilonLogitsWarper, {"filters": {"epsilon_cutoff": 0.004}}, 0.004),
-    (EtaLogitsWarper, {"filters": {"eta_cutoff": 0.02}}, 0.02),
-]
-if HAS_TYPICAL:
-    FLOORS.append((TypicalLogitsWarper, {"typical_p": 0.7}, 0.7))
+RULES = {
+    "epsilon": (EpsilonLogitsWarper(0.004), {"filters": {"epsilon_cutoff": 0.004}}),
+    "eta": (EtaLogitsWarper(0.02), {"filters": {"eta_cutoff": 0.02}}),
+    "typical-p": (TypicalLogitsWarper(0.7), {"typical_p": 0.7}),
+    "top-k 50": (TopKLogitsWarper(50), {"top_k": 50}),
+    **{f"top-p {p}": (TopPLogitsWarper(p), {"top_p": p}) for p in (0.5, 0.9, 0.99)},
+    **{f"min-p {m}": (MinPLogitsWarper(m), {"min_p": m}) for m in (0.5, 0.1, 0.01)},
+}
 
 
-@pytest.mark.parametrize(
-    ("warper", "params", "value"), FLOORS, ids=lambda each: getattr(each, "__name__", "")
-)
-def test_the_rules_of_transformers_that_stand_alone_keep_the_same_tokens(warper, params, value):
-    logits = 2 * torch.randn(40, 500, generator=torch.Generator().manual_seed(5))
+@pytest.mark.parametrize(("warper", "params"), RULES.values(), ids=RULES)
+def test_rules_that_stand_alone_keep_the_same_tokens_of_rows_without_ties(warper, params):
+    logits = 2 * torch.randn(200, 5000, generator=torch.Generator().manual_seed(5))
     logits[1, 7] = 30.0  # above every other probability
-    assert torch.equal(kept_here(logits, **params), kept_there(warper(value), logits))
+    assert torch.equal(kept_here(logits, **params), kept_there(warper, logits))
 
 
-@pytest.mark.parametrize("name", ["top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"])
-@pytest.mark.parametrize("others", [{"top_k": 0}, {"top_k": 5, "top_p": 0.9}], ids=["alone", "beside others"])
-def test_a_generation_draws_only_what_transformers_warpers_leave(name, others):
-    from transformers import LogitsProcessorList
-
-    from transformers_models import draw, model_of, prompts
-
-    model, config = model_of("llama"), {name: 0.3, "temperature": 1.5, **others}
+def test_a_generation_draws_only_what_transformers_warpers_leave():
+    model, config = model_of("llama"), {"typical_p": 0.3, "temperature": 1.5, "top_k": 5, "top_p": 0.9}
     out = draw(
         model, prompts(4), output_logits=True, return_dict_in_generate=True, seeds=[1, 2, 3, 4], **config
     )
     settings, _ = model._prepare_generation_config(None, do_sample=True, **config)
     warpers = model._get_logits_processor(settings, logits_processor=LogitsProcessorList(), device="cpu")
-    steps = zip(out.logits, out.sequences[:, -len(out.logits) :].T, strict=True)
-    for logits, tokens in steps:
+    for logits, tokens in zip(out.logits, out.sequences[:, -len(out.logits) :].T, strict=True):
         left = warpers(None, logits.float())
         assert torch.isfinite(left.gather(1, tokens[:, None])).all()
-        assert torch.isinf(left).any()

@@ -291,8 +291,6 @@ class Mirror:
         seen, known = lengths[edited.places], self._num_tokens[edited.requests]
         is_new = seen == known + 1
         lost: list[int] = edited.requests[seen > known + 1].tolist()
-        for slot in lost:
-            self.discard(slot)
         if is_new.any():
             tokens = edited.of(input_ids)
             if not is_new.all():
@@ -300,6 +298,8 @@ class Mirror:
                 tokens = torch.where(edited.of(positions) == lengths_there, tokens, -1)
             self._append(edited.mirror, tokens)
             self._num_tokens[edited.requests[is_new]] += 1
+        for slot in lost:  # last: if an append raises, vLLM edits every request that is here
+            self.discard(slot)
         return lost
 
     def catch_up(self, edited: EditedRows, states: Any) -> None:

@@ -1,4 +1,4 @@
-"""vLLM's V2 runner itself on a CPU, its kernels in Triton's interpreter, with the adapter and without it.
+"""vLLM's runners themselves on a CPU, the kernels of V2 in Triton's interpreter, with the adapter and without it.
 
 ``make test-engines`` runs it. The batches are those of ``vllm_v2_cases``; the adapter draws by native.
 """
@@ -23,6 +23,7 @@ from vllm_v2_cases import (
     MODEL,
     SCORED,
     STOPS,
+    V1_CASES,
     VERIFIED,
     VLLM,
     WITHOUT_ADAPTER,
@@ -33,7 +34,7 @@ if not any(map(installed_version, DISTRIBUTIONS)):
     pytest.skip("needs vLLM", allow_module_level=True)
 pytest.importorskip("triton", reason="needs Triton, whose interpreter runs vLLM's kernels")
 
-SCRIPT = Path(__file__).with_name("vllm_v2_process.py")
+SCRIPT = Path(__file__).with_name("vllm_process.py")
 TOKENS, LOGPROBS, STOP_REASON = range(3)
 AS_VLLM = [name for name, case in CASES.items() if case.as_vllm]
 BESIDE_PLACES = {"preempted", SCORED}
@@ -41,19 +42,13 @@ BESIDE_PLACES = {"preempted", SCORED}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """``run(**variables)``: the results of the cases, and the lines of the log about tokendraw."""
+    """``run(runner, **variables)``: the results of the cases, and the lines of the log about tokendraw."""
     model = tmp_path_factory.mktemp("vllm") / "model"
 
     @functools.cache
-    def running(**variables):
-        return run_script(
-            SCRIPT,
-            model,
-            TRITON_INTERPRET="1",
-            VLLM_USE_V2_MODEL_RUNNER="1",
-            TOKENDRAW_SAMPLER="native",
-            **variables,
-        )
+    def running(runner="V2", **variables):
+        of_v2 = {"TRITON_INTERPRET": "1", "VLLM_USE_V2_MODEL_RUNNER": "1", "TOKENDRAW_SAMPLER": "native"}
+        return run_script(SCRIPT, model, runner, **(of_v2 if runner == "V2" else {}), **variables)
 
     return running
 
@@ -68,19 +63,26 @@ def vllms(run):
     return run(TOKENDRAW_VLLM="0")[0]
 
 
+@pytest.fixture(params=["V1", "V2"])
+def both(request, run):
+    """The results of a runner with the adapter, and without it."""
+    return run(request.param)[0], run(request.param, TOKENDRAW_VLLM="0")[0]
+
+
 def tokens(results, name):
     """Tokens of the first output of each request."""
     return [request[0][TOKENS] for request in results[name]["outputs"]]
 
 
-def test_each_engine_says_that_tokendraw_draws_and_a_failed_call_that_vllm_does(run):
-    _, log_lines = run()
+@pytest.mark.parametrize("runner", ["V1", "V2"])
+def test_each_engine_says_that_tokendraw_draws_and_a_failed_call_that_vllm_does(run, runner):
+    _, log_lines = run(runner)
     version = next(filter(None, map(installed_version, DISTRIBUTIONS)))
     assert log_lines == [
-        f"V2 sampler replaced (native 0.1.0, vLLM {version})",
-        "V2 sampler is vLLM's own again: 'native' raised RuntimeError: injected",
+        f"{runner} sampler replaced (native 0.1.0, vLLM {version})",
+        f"{runner} sampler is vLLM's own again: 'native' raised RuntimeError: injected",
     ]
-    assert run(TOKENDRAW_VLLM="0")[1] == []  # INFO, which vLLM does not show yet
+    assert run(runner, TOKENDRAW_VLLM="0")[1] == []  # INFO, which vLLM does not show yet
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -92,9 +94,13 @@ def test_steps_are_drawn_where_the_readme_says(ours, vllms, name):
         assert set(vllms[name]["places"]) - BESIDE_PLACES == places
 
 
-@pytest.mark.parametrize("name", AS_VLLM)
-def test_results_equal_vllms_where_a_row_has_one_token_to_draw(ours, vllms, name):
-    (mine, values), (theirs, their_values) = map(without_values, (ours[name], vllms[name]))
+@pytest.mark.parametrize(
+    ("runner", "name"),
+    [("V2", name) for name in AS_VLLM] + [("V1", name) for name in AS_VLLM if name in V1_CASES],
+)
+def test_results_equal_vllms_where_a_row_has_one_token_to_draw(run, runner, name):
+    results = run(runner)[0], run(runner, TOKENDRAW_VLLM="0")[0]
+    (mine, values), (theirs, their_values) = (without_values(each[name]) for each in results)
     assert mine == theirs
     assert values == pytest.approx(their_values, rel=1e-5, abs=1e-5)
 
@@ -186,26 +192,35 @@ def test_requests_end_at_a_stop_token_or_string(ours):
 
 
 @pytest.mark.parametrize(
-    ("name", "request_number", "alone"),
+    ("runner", "name", "request_number", "alone"),
     [
-        ("seed in a batch", 2, "seed alone"),
-        ("seed with logprobs", 0, "seed alone"),
-        ("next seeds", 0, "seed alone"),
-        ("long, preempted", 4, "long, alone"),
-        ("drafts, seed in a batch", 2, "drafts, seed alone"),
+        ("V1", "seed in a batch", 2, "seed alone"),
+        ("V1", "unfiltered, seed in a batch", 1, "unfiltered, seed alone"),
+        ("V2", "seed in a batch", 2, "seed alone"),
+        ("V2", "unfiltered, seed in a batch", 1, "unfiltered, seed alone"),
+        ("V2", "seed with logprobs", 0, "seed alone"),
+        ("V2", "next seeds", 0, "seed alone"),
+        ("V2", "long, preempted", 4, "long, alone"),
+        ("V2", "drafts, seed in a batch", 2, "drafts, seed alone"),
     ],
 )
 def test_a_seed_draws_the_same_tokens_alone_and_beside_requests_that_come_and_go(
-    ours, name, request_number, alone
+    run, runner, name, request_number, alone
 ):
-    (expected,) = tokens(ours, alone)
-    assert tokens(ours, name)[request_number] == expected
+    results = run(runner)[0]
+    (expected,) = tokens(results, alone)
+    assert tokens(results, name)[request_number] == expected
     assert len(set(expected)) > 1
 
 
-def test_the_adapter_draws_other_tokens_than_vllm_for_a_seed(ours, vllms):
+def test_the_adapter_draws_other_tokens_than_vllm_for_a_seed(run, ours, vllms):
     for name in ("seed alone", "next seeds", "long, alone", "seed with an edit"):
         assert tokens(ours, name) != tokens(vllms, name)
+    of_v1, without = run("V1")[0], run("V1", TOKENDRAW_VLLM="0")[0]
+    assert tokens(of_v1, "seed alone") != tokens(without, "seed alone")
+    assert tokens(of_v1, "draws") != tokens(without, "draws")
+    # V1 draws seeded rows without filters by itself
+    assert tokens(of_v1, "unfiltered, seed alone") == tokens(without, "unfiltered, seed alone")
 
 
 def test_the_outputs_of_n_are_those_of_the_next_seeds(ours):
@@ -225,8 +240,9 @@ def test_drafts_are_accepted(ours):
     assert places[MODEL] + places[VERIFIED] < len(outputs[0])
 
 
-def test_after_a_failed_call_vllm_draws_as_alone(ours, vllms):
-    assert tokens(ours, "after a failure")[2] == tokens(vllms, "seed alone")[0]
+def test_after_a_failed_call_vllm_draws_as_alone(both, ours):
+    mine, theirs = both
+    assert tokens(mine, "after a failure")[2] == tokens(theirs, "seed alone")[0]
     assert set(ours["after a failure"]["places"]) == {VLLM}
 
 
@@ -246,11 +262,14 @@ def filtered_row(results, name="first tokens"):
     return kept
 
 
-@pytest.mark.parametrize("name", ["draws", "draws beside an edit"])
-def test_tokens_are_drawn_from_the_filtered_distribution(ours, name):
-    drawn = np.array(tokens(ours, name)).ravel()
+@pytest.mark.parametrize(
+    ("runner", "name"), [("V1", "draws"), ("V2", "draws"), ("V2", "draws beside an edit")]
+)
+def test_tokens_are_drawn_from_the_filtered_distribution(run, runner, name):
+    results = run(runner)[0]
+    drawn = np.array(tokens(results, name)).ravel()
     assert len(drawn) == DRAWS
-    assert chi_square(drawn, filtered_row(ours)) > FALSE_ALARM
+    assert chi_square(drawn, filtered_row(results)) > FALSE_ALARM
 
 
 def test_tokens_behind_drawn_drafts_have_the_filtered_distribution(ours):
@@ -264,9 +283,9 @@ def test_tokens_behind_drawn_drafts_have_the_filtered_distribution(ours):
     assert chi_square(seconds, filtered_row(ours, "second tokens")) > FALSE_ALARM
 
 
-def test_logprobs_of_a_drawn_token_equal_vllms(ours, vllms):
+def test_logprobs_of_a_drawn_token_equal_vllms(both):
     """The first step has equal logits: the best five are equal, and so is what both drew among the best."""
-    mine, theirs = (results["seed with logprobs"]["outputs"][0][0][LOGPROBS][0] for results in (ours, vllms))
+    mine, theirs = (results["seed with logprobs"]["outputs"][0][0][LOGPROBS][0] for results in both)
     known = {token: (logprob, rank) for token, logprob, rank in theirs}
     shared = [entry for entry in mine if entry[0] in known]
     assert len(shared) >= 5

@@ -1,0 +1,586 @@
+"""Faults of every place that the adapter to vLLM replaces: vLLM goes on by itself, and a line of its log says why.
+
+From its own logits, which are edited once, and no step is drawn again by tokendraw. Beside other ranks nothing may
+differ between them, so a fault raises.
+"""
+
+import importlib
+import subprocess
+import sys
+import tomllib
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import tokendraw
+import tokendraw_vllm
+import vllm_stand_in
+from checkout import ROOT
+from tokendraw.engines import EngineState
+from tokendraw.operations.row_methods import ScoreProvider
+from vllm_stand_in import MODULES, DraftingEngine, request, v1_sampler
+
+V, K, TESTED = 40, 3, ("0.32.0", "0.33.0")
+LOGITS = torch.randn(3, V, generator=torch.Generator().manual_seed(4)).to(torch.bfloat16)
+BEST, EDITED = int(LOGITS[0].float().argmax()), 7
+"""The token that filters leave, and that which an edit makes certain."""
+VLLMS = 0
+"""The token that the stand-in of vLLM draws, and the best one that it finds."""
+BIAS, MASKS = {"logit_bias": {EDITED: 50.0}}, {"return_sampling_mask": True}
+PLACES = {
+    "V1": ({}, {}),
+    "draws": ({}, {}),
+    "edits": ({}, BIAS),
+    "draws with masks": (MASKS, {}),
+    "edits with masks": (MASKS, BIAS),
+    "verification": ({}, {}),
+    "verification of edits": ({}, BIAS),
+    "verification with masks": (MASKS, {}),
+    "drafting": ({"drawn": True}, {}),
+    "scoring": ({}, {}),
+}
+"""Options of the engine, and edits of its request."""
+PARTS = {"verify": "V2 verification", "draft": "V2 drafting", "score": "V2 scoring"}
+OPERATIONS = {"verification": "verify", "drafting": "draft", "scoring": "score"}
+NO_KERNEL = "'native' raised RuntimeError: no kernel image"
+REPLACED = "replaced (native 0.1.0, vLLM 0.33.0)"
+SAMPLER, REJECTION = "vllm.v1.worker.gpu.sample.sampler", "vllm.v1.worker.gpu.spec_decode.rejection_sampler"
+SPECULATOR = "vllm.v1.worker.gpu.spec_decode.speculator"
+
+each_place = pytest.mark.parametrize("place", PLACES)
+
+
+class Drill:
+    """A request in a place, whose filters keep the largest logit alone. The engine asserts that the logits stay."""
+
+    def __init__(self, place):
+        options, edits = PLACES[place]
+        self.place, self.operation = place, OPERATIONS.get(place.partition(" ")[0], "sample")
+        self.part = "V1 sampler" if place == "V1" else PARTS.get(self.operation, "V2 sampler")
+        self.token = EDITED if edits else BEST
+        if self.operation == "draft":
+            pytest.importorskip("triton", reason="Triton is not installed")
+        if place == "V1":
+            self.v1 = v1_sampler()
+            return
+        self.engine = DraftingEngine(V, K, **options)
+        one_token = {"temperature": 0.0} if self.operation == "draft" else {"top_k": 1}
+        self.engine.add(0, request(seed=1, **one_token, **edits), [VLLMS, 9])
+
+    def step(self):
+        """The first token of a step, or the best one beside it."""
+        if self.place == "V1":
+            return self.v1(LOGITS[:1].float(), {}, torch.tensor([1], dtype=torch.int32), None)[0].item()
+        if self.operation == "verify":
+            return self.engine.verify(LOGITS[:2], [0], [[1]])[0][0]
+        if self.operation == "score":
+            self.wait()
+            return int(function()(LOGITS[:1], 1, torch.tensor([9])).logprob_token_ids[0, 1])
+        if self.operation == "draft":
+            return self.engine.draft(LOGITS[:1], [0], [1], 0, torch.zeros(8, K, V, dtype=LOGITS.dtype))[0]
+        return self.engine.step(LOGITS[:1], [0])[0]
+
+    def wait(self):
+        """Wait until all is loaded, as vLLM does with its first step; the load draws made-up batches."""
+        if self.place == "V1":
+            self.step()
+        elif (slots := getattr(self.engine.sampler, "_tokendraw", None)) is not None:
+            slots.can_draw()
+
+
+def function():
+    """The function of log-probabilities that vLLM's sampler calls."""
+    return importlib.import_module(SAMPLER).compute_topk_scores
+
+
+@pytest.fixture
+def native(monkeypatch):
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
+    if importlib.util.find_spec("triton") is not None:
+        monkeypatch.setattr("tokendraw_vllm._v2_draft_kernels.keep_logits", vllm_stand_in.keep_logits)
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """``failing(after)``: the number of calls of each operation from now on; the later ones raise."""
+    owners = dict.fromkeys(("sample", "verify", "draft"), tokendraw.Sampler) | {"score": ScoreProvider}
+    counts = dict.fromkeys(owners, 0)
+
+    def fail(after):
+        def method_of(name):
+            original = getattr(owners[name], name)
+
+            def method(self, *arguments, **named):
+                counts[name] += 1
+                if counts[name] > after:
+                    raise RuntimeError("no kernel image")
+                return original(self, *arguments, **named)
+
+            return method
+
+        for name, owner in owners.items():
+            monkeypatch.setattr(owner, name, method_of(name))
+        return counts
+
+    return fail
+
+
+def sentences(log_lines):
+    return [line.removeprefix("tokendraw: ") for _, line in log_lines()]
+
+
+# vLLM as it is, and versions and settings that do not fit.
+
+
+@each_place
+def test_without_a_fault_tokendraw_draws(vllm, native, log_lines, place):
+    for _ in range(2):
+        tokendraw_vllm.register()
+    drill = Drill(place)
+    assert drill.step() == drill.token
+    version = "V1" if place == "V1" else "V2"
+    assert log_lines() == [("INFO", f"tokendraw: {version} sampler {REPLACED}")]
+
+
+def test_the_v2_sampler_is_replaced_by_the_reference_only_if_asked_for(vllm, log_lines):
+    tokendraw_vllm.register()
+    assert Drill("draws").step() == VLLMS
+    assert log_lines() == [
+        (
+            "WARNING",
+            "tokendraw: V2 sampler left alone: 'native' is the best sampler for cpu here, and no quicker than "
+            "vLLM's own. Install tokendraw-cpu, or set TOKENDRAW_SAMPLER=native to use it nevertheless",
+        )
+    ]
+
+
+def changed(module, old, new):
+    source = MODULES[module].replace(old, new, 1)
+    assert source != MODULES[module]
+    return {"modules": {**MODULES, module: source}}
+
+
+RUNNER = "vllm.v1.worker.gpu"
+VERIFIED = "self, logits, draft_logits, draft_sampled, pos, cu_num_logits, idx_mapping, idx_mapping_np, "
+SCORED = "cu_num_logits, logprob_token_ids_state, expanded_idx_mapping, max_per_req_token_ids, logits_mode"
+LEFT_ALONE = {
+    "another version": ({"version": "0.33.1rc1"}, "vLLM 0.33.1rc1 is untested, tested are 0.32.0 and 0.33.0"),
+    "V1": (
+        changed("vllm.v1.sample.ops.topk_topp_sampler", "generators, k, p", "generators, top_k, p"),
+        "'TopKTopPSampler.forward_native' needs the parameters self, logits, generators, k, p, found self, logits, "
+        "generators, top_k, p",
+    ),
+    "draws": (
+        changed(SAMPLER, "self, processed_logits", "self, logits"),
+        "'Sampler._sample_random' needs the parameters self, processed_logits, expanded_idx_mapping, idx_mapping_np, "
+        "pos, top_k, top_p, found self, logits, expanded_idx_mapping, idx_mapping_np, pos, top_k, top_p, "
+        "has_topp_only_rows, use_fused_sampler",
+    ),
+    "states": (
+        changed(f"{RUNNER}.sample.states", "def add_request", "def add"),
+        "'SamplingStates.add_request' needs the parameters self, req_idx, sampling_params, found none",
+    ),
+    "edits": (
+        changed(f"{RUNNER}.sample.bad_words", "req_idx, sampling_params", "request"),
+        "'BadWordsState.add_request' needs the parameters self, req_idx, sampling_params, found self, request",
+    ),
+    "requests": (
+        changed(f"{RUNNER}.states", "prompt_len, all_token_ids", "all_token_ids, prompt_len"),
+        "'RequestState.add_request' needs the parameters self, req_id, prompt_len, all_token_ids, found self, "
+        "req_id, all_token_ids, prompt_len, num_computed_tokens, max_tokens",
+    ),
+    "drafts": (
+        changed(REJECTION, "idx_mapping, idx_mapping_np", "idx_mapping"),
+        f"'RejectionSampler._verify' needs the parameters {VERIFIED}expanded_idx_mapping, expanded_local_pos, "
+        f"seq_lens_upper_bound_np, verify_draft_sampled, found {VERIFIED.replace('idx_mapping_np, ', '')}"
+        "expanded_idx_mapping, expanded_local_pos, seq_lens_upper_bound_np, verify_draft_sampled",
+    ),
+    "log-probabilities": (
+        changed(
+            f"{RUNNER}.sample.logprob", "num_logprobs, sampled_token_ids", "sampled_token_ids, num_logprobs"
+        ),
+        "'vllm.v1.worker.gpu.sample.logprob.compute_topk_scores' needs the parameters logits, num_logprobs, "
+        f"sampled_token_ids, {SCORED}, found logits, sampled_token_ids, num_logprobs, {SCORED}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("installed", "reason"), LEFT_ALONE.values(), ids=LEFT_ALONE)
+def test_a_vllm_that_does_not_fit_is_left_alone_in_every_place(install, native, log_lines, installed, reason):
+    install(**installed)
+    for _ in range(2):
+        tokendraw_vllm.register()
+    assert log_lines() == [("WARNING", f"tokendraw: left alone: {reason}")]
+    assert (tokendraw_vllm.state().applies, tokendraw_vllm.state().reason) == (False, reason)
+    assert replaced() == []
+    assert Drill("V1").step() == VLLMS
+
+
+def replaced():
+    """Names of vLLM that the adapter has wrapped."""
+    from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
+    from vllm.v1.worker.gpu.sample.sampler import Sampler
+    from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
+    from vllm.v1.worker.gpu.states import RequestState
+
+    owners = (TopKTopPSampler, Sampler, RejectionSampler, RequestState)
+    names = [
+        name for owner in owners for name, method in vars(owner).items() if hasattr(method, "__wrapped__")
+    ]
+    return [*names, *(["compute_topk_scores"] if hasattr(function(), "__wrapped__") else [])]
+
+
+def test_a_variable_switches_the_adapter_off(vllm, log_lines, monkeypatch):
+    monkeypatch.setenv("TOKENDRAW_VLLM", "0")
+    tokendraw_vllm.register()
+    assert replaced() == []
+    assert log_lines() == [("INFO", "tokendraw: left alone: switched off by TOKENDRAW_VLLM")]
+
+
+def test_a_vllm_that_cannot_be_imported_is_no_error(install, log_lines):
+    install(modules={**MODULES, SAMPLER: "raise OSError('libcuda.so.1: no such file')"})
+    tokendraw_vllm.register()
+    ((level, sentence),) = log_lines()
+    assert (level, sentence.partition(" (")[0]) == (
+        "WARNING",
+        "tokendraw: left alone: importing vLLM 0.33.0 raised OSError: libcuda.so.1: no such file",
+    )
+
+
+def test_the_state_is_that_of_a_dry_run(vllm):
+    assert tokendraw_vllm.state() == EngineState(
+        engine="vLLM",
+        installed="0.33.0",
+        tested=TESTED,
+        applies=True,
+        reason="would replace the V1 and the V2 sampler",
+    )
+    assert replaced() == []
+
+
+def test_importing_the_package_imports_neither_torch_nor_vllm_and_its_entry_points_are_there():
+    code = "import sys, tokendraw_vllm; print([n for n in ('torch', 'vllm', 'numpy') if n in sys.modules])"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(ROOT / "integrations/vllm/src"), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout == "[]\n"
+    project = tomllib.loads((ROOT / "integrations/vllm/pyproject.toml").read_text())["project"]
+    assert project["entry-points"] == {
+        "vllm.general_plugins": {"tokendraw": "tokendraw_vllm:register"},
+        "tokendraw.engines": {"vllm": "tokendraw_vllm:state"},
+    }
+
+
+NO_PLUGIN = {
+    "TOKENDRAW_DISABLE": ("native,cpu,triton-gumbel,flashinfer,aiter", "No plugin can serve"),
+    "TOKENDRAW_SAMPLER": ("nativ", "'nativ', asked for by TOKENDRAW_SAMPLER, cannot serve"),
+}
+
+
+@pytest.mark.parametrize("variable", NO_PLUGIN)
+@each_place
+def test_without_a_plugin_vllm_goes_on(vllm, log_lines, monkeypatch, place, variable):
+    value, words = NO_PLUGIN[variable]
+    monkeypatch.setenv(variable, value)
+    tokendraw_vllm.register()
+    drill = Drill(place)
+    assert [drill.step() for _ in range(3)] == [VLLMS] * 3
+    (line,) = sentences(log_lines)
+    version = "V1" if place == "V1" else "V2"
+    assert line.startswith(f"{version} sampler left alone: SamplerUnavailableError: {words}")
+
+
+# A place whose load fails, or whose values have other names: it alone is vLLM's.
+
+
+def without(operation, error):
+    """Have tokendraw load no provider of an operation."""
+
+    def break_it(patch):
+        load = tokendraw.load
+
+        def refuse(name, *given, **named):
+            if name == operation:
+                raise error
+            return load(name, *given, **named)
+
+        patch.setattr(tokendraw, "load", refuse)
+
+    return break_it
+
+
+def verifies_nothing(patch):
+    warmup = tokendraw.Sampler.warmup
+
+    def refuse(self, *given, max_drafts=None, **named):
+        if max_drafts is not None:
+            raise tokendraw.SamplerUnavailableError("no verifier")
+        return warmup(self, *given, **named)
+
+    patch.setattr(tokendraw.Sampler, "warmup", refuse)
+
+
+def renamed(module, name):
+    return changed(module, name, name.replace("_", "_of_", 1))
+
+
+NO_NUMBER = "AttributeError: 'Sampler' object has no attribute 'num_speculative_tokens'"
+NO_CACHE = "'gumbel_sample' needs the parameters logits, expanded_idx_mapping, temperature, seed, pos, "
+LOADS = {
+    "no processor": (
+        "edits",
+        without("process_logits", tokendraw.SamplerUnavailableError("no processor")),
+        BEST,
+        "V2 editing left alone: SamplerUnavailableError: no processor",
+    ),
+    "no verifier": (
+        "verification",
+        verifies_nothing,
+        VLLMS,
+        "V2 verification left alone: SamplerUnavailableError: no verifier",
+    ),
+    "no scorer": (
+        "scoring",
+        without("score", RuntimeError("no room")),
+        VLLMS,
+        "V2 scoring left alone: RuntimeError: no room",
+    ),
+    "no configuration": (
+        "draws",
+        lambda patch: patch.setattr("tokendraw_vllm._v2._slots", None),
+        VLLMS,
+        "V2 sampler left alone: TypeError: 'NoneType' object is not callable",
+    ),
+    "an unknown rule to warm up": (
+        "draws",
+        lambda patch: patch.setenv("TOKENDRAW_WARMUP_RULES", "top_nsigma"),
+        VLLMS,
+        "V2 sampler left alone: SettingsError: 'TOKENDRAW_WARMUP_RULES' needs names of filters or parameters, "
+        "found 'top_nsigma', the nearest is 'top_n_sigma'. Correct it.",
+    ),
+    "masks": (
+        "edits",
+        renamed("vllm.config.model", "PROCESSED_LOGPROBS_MODES"),
+        VLLMS,
+        "V2 sampler left alone: ImportError: cannot import name 'PROCESSED_LOGPROBS_MODES' from 'vllm.config.model'",
+    ),
+    "edits": (
+        "edits",
+        renamed(SAMPLER, "self.num_speculative_tokens"),
+        VLLMS,
+        f"V2 editing left alone: {NO_NUMBER}",
+        f"V2 sampler is vLLM's own again: 'native' raised {NO_NUMBER}",
+    ),
+    "verification": (
+        "verification of edits",
+        renamed(REJECTION, "self.synthetic_conditional_rates"),
+        VLLMS,
+        "V2 verification is vLLM's own again: 'native' raised AttributeError: 'RejectionSampler' object has no "
+        "attribute 'synthetic_conditional_rates'",
+    ),
+    "scoring": (
+        "scoring",
+        renamed("vllm.v1.outputs", "cu_num_generated_tokens_tensor"),
+        VLLMS,
+        "V2 scoring is vLLM's own again: 'native' raised TypeError: LogprobsTensors.__new__() got an unexpected "
+        "keyword argument 'cu_num_generated_tokens_tensor'",
+    ),
+    "a parameter of the draw of drafts": (
+        "verification",
+        changed(SPECULATOR, "is_drafting, logits_cache", "other_is_drafting, logits_cache"),
+        BEST,
+        f"V2 drafting left alone: {NO_CACHE}",
+    ),
+    "the draw of drafts": (
+        "verification",
+        changed(SPECULATOR, "gumbel_sample", "other_gumbel_sample"),
+        BEST,
+        f"V2 drafting left alone: {NO_CACHE}",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOADS)
+def test_a_place_that_cannot_be_loaded_is_vllms_alone(install, native, log_lines, monkeypatch, case):
+    """Where vLLM's own edits would come first, the stand-in has none."""
+    place, fault, token, *lines = LOADS[case]
+    install(**(fault if isinstance(fault, dict) else {}))
+    if not isinstance(fault, dict):
+        fault(monkeypatch)
+    tokendraw_vllm.register()
+    monkeypatch.setitem(PLACES, "verification", ({"drawn": "drafting" in lines[0]}, {}))
+    drill = Drill(place)
+    assert [drill.step() for _ in range(3)] == [token] * 3
+    found = [sentence for sentence in sentences(log_lines) if REPLACED not in sentence]
+    assert [sentence[: len(line)] for sentence, line in zip(found, lines, strict=True)] == lines
+
+
+# A call that raises in the middle of a run.
+
+
+@each_place
+def test_a_call_that_raises_in_the_middle_of_a_run_is_the_last(vllm, native, log_lines, failing, place):
+    tokendraw_vllm.register()
+    drill = Drill(place)
+    drill.wait()
+    counts = failing(after=2)
+    found = [drill.step() for _ in range(6)]
+    assert (found[:2], found[2:]) == ([drill.token] * 2, [VLLMS] * 4)
+    assert counts == {"sample": 0, "verify": 0, "draft": 0, "score": 0, drill.operation: 3}
+    assert sentences(log_lines)[1:] == [f"{drill.part} is vLLM's own again: {NO_KERNEL}"]
+
+
+def broken(*given, **_):
+    for logits in given[:1]:
+        if isinstance(logits, torch.Tensor) and logits.dtype is torch.float32:
+            logits.fill_(7.0)  # in the middle of its work
+    raise RuntimeError("no kernel image")
+
+
+def no_edits(drill, patch):
+    processor = SimpleNamespace(name="native", process=broken)
+    patch.setattr(drill.engine.sampler._tokendraw._edits, "_processor", processor)
+
+
+def no_append(drill, patch):
+    requests = drill.engine.sampler._tokendraw._edits._mirror.requests
+    patch.setattr(requests, "append", broken)
+    patch.setattr(requests, "append_verified", broken)
+
+
+def no_draw_of_edits(drill, patch):
+    """Of the two draws of a batch with edited rows the second one fails, and vLLM draws all rows."""
+    drill.engine.add(1, request(seed=2, top_k=1), [3])
+    sample = tokendraw.Sampler.sample
+    patch.setattr(
+        tokendraw.Sampler,
+        "sample",
+        lambda self, logits, metadata: (
+            broken() if logits.dtype is torch.float32 else sample(self, logits, metadata)
+        ),
+    )
+    assert drill.engine.step(LOGITS[:2], [0, 1]) == [VLLMS] * 2
+
+
+def no_thresholds(drill, patch):
+    for name in ("sample", "verify"):
+        original = getattr(tokendraw.Sampler, name)
+
+        def without_thresholds(self, *given, _original=original, **named):
+            output = _original(self, *given, **named)
+            object.__setattr__(output, "threshold", None)
+            return output
+
+        patch.setattr(tokendraw.Sampler, name, without_thresholds)
+
+
+NO_THRESHOLDS = "filtered logits need the thresholds that the sampler was loaded for, found none"
+THRESHOLDS = f"'native' raised PluginError: {NO_THRESHOLDS}"
+MIDDLE = {
+    "edits": ("edits", no_edits, BEST, f"V2 editing is vLLM's own again: {NO_KERNEL}"),
+    "tokens of edits": ("edits", no_append, BEST, f"V2 editing is vLLM's own again: {NO_KERNEL}"),
+    "edits of drafts": (
+        "verification of edits",
+        no_edits,
+        VLLMS,
+        f"V2 editing is vLLM's own again: {NO_KERNEL}",
+    ),
+    "a draw behind edits": ("edits", no_draw_of_edits, VLLMS, f"V2 sampler is vLLM's own again: {NO_KERNEL}"),
+    "masks": ("draws with masks", no_thresholds, VLLMS, f"V2 sampler is vLLM's own again: {THRESHOLDS}"),
+    "masks of drafts": (
+        "verification with masks",
+        no_thresholds,
+        VLLMS,
+        f"V2 verification is vLLM's own again: {THRESHOLDS}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("place", "fault", "token", "line"), MIDDLE.values(), ids=MIDDLE)
+def test_a_fault_beside_a_call_leaves_to_vllm_what_it_is_about(
+    vllm, native, log_lines, monkeypatch, place, fault, token, line
+):
+    """Where vLLM's own edits come first from then on, the stand-in has none."""
+    tokendraw_vllm.register()
+    drill = Drill(place)
+    assert drill.step() == drill.token
+    fault(drill, monkeypatch)
+    assert [drill.step() for _ in range(3)] == [token] * 3
+    assert sentences(log_lines)[1:] == [line]
+
+
+def test_a_failed_verification_leaves_plain_steps_and_a_failed_draft_verifications_to_tokendraw(
+    vllm, native, failing
+):
+    tokendraw_vllm.register()
+    verification, drafting = Drill("verification"), Drill("drafting")
+    for drill in (verification, drafting):
+        drill.wait()
+    sample, verify = tokendraw.Sampler.sample, tokendraw.Sampler.verify
+    failing(after=0)
+    assert (verification.step(), drafting.step()) == (VLLMS, VLLMS)
+    tokendraw.Sampler.sample, tokendraw.Sampler.verify = sample, verify
+    assert verification.engine.step(LOGITS[:1], [0]) == [BEST]
+    drafting.engine.add(0, request(seed=1, top_k=1))
+    assert drafting.engine.verify(LOGITS[:2], [0], [[BEST]])[0][0] == BEST
+
+
+# Beside other ranks.
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    """The adapter sees a group of ranks, of which this is the first and the only one that runs."""
+    monkeypatch.setattr("tokendraw_vllm._ranks._groups", lambda: ["group"])
+    monkeypatch.setattr("tokendraw_vllm._ranks.choose_once", lambda choose, group: choose())
+
+
+@each_place
+def test_beside_other_ranks_a_call_that_raises_raises_on_its_rank(
+    vllm, native, log_lines, failing, ranks, place
+):
+    tokendraw_vllm.register()
+    drill = Drill(place)
+    drill.wait()
+    failing(after=2)
+    assert [drill.step() for _ in range(2)] == [drill.token] * 2
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no kernel image"):
+            drill.step()
+    assert len(sentences(log_lines)) == 1
+
+
+@pytest.mark.parametrize(
+    ("raises", "place"),
+    [
+        ("tokendraw_vllm._replacement._plugin_of", "draws"),
+        ("tokendraw_vllm._v2_loading.example_batches", "draws"),
+        ("tokendraw_vllm._v2_loading.max_best_of", "draws"),
+        ("tokendraw_vllm._v2_logprobs.Scorer", "scoring"),
+        ("tokendraw_vllm._v2_edits.Processor", "edits"),
+        ("tokendraw_vllm._v2_edits.Mirror", "edits"),
+    ],
+)
+def test_beside_other_ranks_a_load_that_raises_raises_on_its_rank(
+    vllm, native, monkeypatch, ranks, raises, place
+):
+    tokendraw_vllm.register()
+    monkeypatch.setattr(raises, broken)
+    with pytest.raises(RuntimeError, match="no kernel image"):
+        Drill(place).step()
+
+
+@each_place
+def test_without_a_plugin_on_the_first_rank_vllm_goes_on_on_all(vllm, log_lines, monkeypatch, ranks, place):
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "nativ")
+    tokendraw_vllm.register()
+    drill = Drill(place)
+    assert [drill.step() for _ in range(3)] == [VLLMS] * 3
+    (line,) = sentences(log_lines)
+    version = "V1" if place == "V1" else "V2"
+    assert line.startswith(f"{version} sampler left alone: SamplerUnavailableError: 'nativ', asked for by ")
