@@ -396,11 +396,15 @@ def chains():
             (1100, 1.0, None, "block", 1, "fp64"),
         )
     ):
-        batch = Batch(3, size, seed=size + number)
+        batch = Batch(4, size, seed=size + number)
         for rows in (batch.target, batch.draft):
             rows[:] = [logits * np.float32(scale) for logits in rows]
-        for ids in batch.lists:
-            ids[:1] = [7919 % size] * len(ids[:1])
+        for i, ids in enumerate(batch.lists):
+            if scale < 1:  # thousands of tokens are kept
+                batch.params[i] = SamplingParams(top_p=(1.0, 0.9)[i % 2], seed=i)
+            if ids:
+                ids[0] = 7919 % size
+                batch.target[i][0, ids[0]] -= 5.0
         backend = sampler(gumbel_dtype=noise)
         backend._target = backend._target._replace(processors=processors)
         found = chains_of(batch.verify(backend, kind, mode=mode))
