@@ -5,68 +5,37 @@ import sys
 import pytest
 import torch
 
+import call_tables
 import tokendraw
+from fake_candidates import EVERYTHING as ALL_OF_IT
 from fake_dists import EVERYTHING, place, plugin
-from tokendraw import Need, SamplerFallbackWarning, SamplerUnavailableError, load_sampler
+from tokendraw import (
+    Need,
+    SamplerFallbackWarning,
+    SamplerOutput,
+    SamplerUnavailableError,
+    load_sampler,
+    operations,
+)
 
 OF_BUILD = "tokendraw_build needs to return an object with a method sample, found"
-TOKENS = "the proof draw needs token_ids [2] torch.int64 on cpu, found"
-VALID = "the proof draw needs"
 WRONG = {
     "tokendraw_build raised RuntimeError: nvcc not found {here}": "raise RuntimeError('nvcc not found')",
     "tokendraw_build raised SystemExit: 0 {here}": "import sys; sys.exit(0)",
     f"{OF_BUILD} NoneType": "return None",
-    f"{OF_BUILD} int": "return 3",
-    "the proof draw raised ZeroDivisionError: division by zero {here}": "return Fake(lambda x: 1 / 0)",
-    "the proof draw raised SystemExit: 1 {here}": "return Fake(lambda x: __import__('sys').exit(1))",
-    "the proof draw needs a SamplerOutput, found NoneType": "return Fake(lambda x: None)",
-    f"{TOKENS} list": "return Fake(lambda x: output([1, 2]))",
-    f"{TOKENS} [2] torch.int32 on cpu": "return Fake(lambda x: output(x.argmax(-1).int()))",
-    f"{TOKENS} [2, 1] torch.int64 on cpu": "return Fake(lambda x: output(x.argmax(-1, keepdim=True)))",
-    f"{TOKENS} [2] torch.int64 on meta": "return Fake(lambda x: output(x.argmax(-1).to('meta')))",
-    "the proof draw needs token 1024 in row 0 of 2048 logits, found 0": "return Fake(lambda x: output(x.argmin(-1)))",
-    "the proof draw needs token 1024 in row 0 of 2048 logits, found 2048": (
-        "return Fake(lambda x: output(x.argmax(-1) + 1024))"
+    "the proof draw raised ZeroDivisionError: division by zero {here}": (
+        "sampler = ArgmaxSampler(); sampler.sample = lambda *given: 1 / 0; return sampler"
     ),
-    "the proof draw needs token 0 or 2047 in row 1 of 2048 logits, found 1024": (
-        "return Fake(lambda x: output(torch.tensor([1024, 1024])))"
-    ),
-    f"{VALID} valid [2] torch.bool on cpu, found [2] torch.float32 on cpu": (
-        "return Fake(lambda x: output(x.argmax(-1), valid=torch.ones(2)))"
-    ),
-    f"{VALID} two valid rows, found valid [True, False]": (
-        "return Fake(lambda x: output(x.argmax(-1), valid=torch.tensor([True, False])))"
-    ),
-    "the proof draw needs its logits unmodified, found them changed": (
-        "return Fake(lambda x: output(x.exp_().argmax(-1)))"
+    "the proof draw raised SystemExit: 1 {here}": (
+        "sampler = ArgmaxSampler(); sampler.sample = lambda *given: __import__('sys').exit(1); return sampler"
     ),
 }
 """Reasons, and the statements of ``tokendraw_build``."""
-FAKE = """
-import torch
-
-
-def output(token_ids, valid=None):
-    valid = torch.ones(2, dtype=torch.bool) if valid is None else valid
-    return tokendraw.SamplerOutput(token_ids=token_ids, valid=valid)
-
-
-class Fake:
-    def __init__(self, drawn):
-        self.drawn = drawn
-
-    def sample(self, logits, metadata):
-        return self.drawn(logits)
-
-
-plugin = Plugin()
-"""
 
 
 @pytest.mark.parametrize("reason", WRONG)
 def test_what_does_not_prove_itself_is_passed_over_with_its_reason(dists, reason):
     source = plugin("acme", capabilities=EVERYTHING, build=WRONG[reason])
-    source = source.replace("\nplugin = Plugin()\n", FAKE)
     reason = reason.format(here=place(source, WRONG[reason]) if "{here}" in reason else "")
     dists.add_plugin("acme", source)
     with pytest.warns(SamplerFallbackWarning) as caught:
@@ -75,6 +44,30 @@ def test_what_does_not_prove_itself_is_passed_over_with_its_reason(dists, reason
     assert [str(warning.message) for warning in caught] == [
         f"'acme' was passed over: {reason}. Using 'native'. Set TOKENDRAW_DISABLE=acme to silence this."
     ]
+
+
+class Drawing:
+    """Returns what a function of the logits does."""
+
+    def __init__(self, draw):
+        self.draw = draw
+
+    def sample(self, logits, metadata):
+        return self.draw(logits)
+
+
+def proof(draw):
+    """Prove a sampler of EVERYTHING on a CPU."""
+    operations.find_operation("sample").prove(Drawing(draw), ALL_OF_IT, torch.device("cpu"), Need())
+
+
+def output(token_ids, valid=None):
+    return SamplerOutput(token_ids, torch.ones(2, dtype=torch.bool) if valid is None else valid)
+
+
+def test_which_draws_prove_nothing():
+    table = call_tables.Table(__file__, "proofs.txt")
+    assert table.found(lambda: dict(globals())) == table.text
 
 
 def test_where_none_is_left_the_error_gives_the_reason_and_the_cause(dists, monkeypatch):

@@ -11,7 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import call_tables
-from calling import CPU, Recorded, assert_same_rows, drafting, loaded, pair, refused, select, selection_of
+from calling import (
+    CPU,
+    Recorded,
+    assert_same_rows,
+    drafting,
+    loaded,
+    pair,
+    refused,
+    select,
+    selected,
+    selection_of,
+)
 from fake_candidates import EVERYTHING, PER_ROW, VERIFYING
 from fake_dists import EVERYTHING as SERVING
 from fake_dists import plugin
@@ -507,3 +518,17 @@ def verifier(lists, *, probs=False, **limits):
     ) as error:
         alone.verify(logits_of(drafts.num_rows), drafts, requests)
     return str(error.value).partition(", ")[0]
+
+
+def test_where_native_itself_cannot_serve_the_message_names_no_other_one_to_install():
+    sampler = load_sampler("native", device="cpu")
+    assert sampler.verify_resolution.chosen == "native"
+    native = selected(sampler, "verify").backend
+    limited = replace(native.capabilities, draft_kinds=("probs",))
+    select(sampler, loaded("native", native.object, limited, operation="verify"), operation="verify")
+    with pytest.raises(SamplerUnavailableError) as caught:
+        sampler.verify(logits_of(2), Drafts.from_lists([[1]]), SamplingMetadata.from_params([PLAIN]))
+    assert str(caught.value) == (
+        "'native' cannot serve drafts that were not drawn, which this batch may hold, and has no companion. Install "
+        "one that can, or, if the batch holds none, say so in SamplingMetadata.facts or Drafts."
+    )

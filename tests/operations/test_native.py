@@ -16,6 +16,7 @@ from tokendraw import Drafts, Need, RequestSlots, SamplingMetadata, SamplingPara
 from tokendraw._torch.threads import _setters
 from tokendraw_native import row_threads, threshold_search
 from tokendraw_native.row_threads import CHUNK_LOGITS, map_steps, share_threads
+from tokendraw_native.topk import argmax, topk
 
 ROWS, VOCAB_SIZE = 64, 40_000
 """Five chunks of statistics, two of largest values."""
@@ -267,6 +268,22 @@ def test_a_small_batch_is_drawn_by_the_calling_thread_alone_and_a_large_one_is_s
 
 
 # Other ways to a result
+
+
+@pytest.mark.parametrize("size", [100, 16_385, 151_936])
+def test_the_largest_by_way_of_blocks_are_those_of_torch(size):
+    generator = torch.Generator().manual_seed(size)
+    for x in (
+        torch.randn(3, size, generator=generator).bfloat16(),
+        torch.randint(0, 5, (3, size), generator=generator).float(),  # ties in every block
+        torch.arange(3 * size).view(3, size).float(),  # all in the last blocks, and behind them
+    ):
+        assert torch.equal(argmax(x), x.argmax(-1))
+        for n in (1, 51):
+            values, ids = topk(x, n)
+            assert torch.equal(values, x.topk(n).values)
+            assert torch.equal(x.gather(-1, ids), values)
+            assert all(len(set(row.tolist())) == len(row) for row in ids)
 
 
 @pytest.mark.parametrize("numpy", [True, False], ids=["numpy", "torch"])

@@ -74,6 +74,8 @@ def test_bounds_are_the_least_and_the_greatest_kept_logit(with_threshold):
     assert (out.threshold[:3].tolist(), out.ceiling[:3].tolist()) == ([-INF, x[4], x[2]], [INF, x[2], x[1]])
     assert out.threshold[3].isnan()
     assert out.ceiling[3].isnan()
+    largest = SamplingMetadata.from_params([SamplingParams(top_k=2)] * 3)
+    assert with_threshold.sample(logits[:3], largest).threshold.tolist() == [x[1]] * 3
 
 
 def test_a_row_has_xtc_where_the_uniform_of_its_seed_and_position_lies_below_the_probability(with_threshold):

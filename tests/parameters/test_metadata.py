@@ -67,6 +67,18 @@ def test_columns_hold_what_was_asked_for():
     assert metadata.facts.max_logprobs == 2**31 - 1
 
 
+def test_one_value_of_another_type_changes_nothing_for_the_others():
+    """A column of plain numbers is checked as a whole, any other value by value."""
+    plain = [SamplingParams(temperature=0.5, top_k=-1, seed=1), SamplingParams(min_p=0.1, seed=2)]
+    expected = SamplingMetadata.from_params(plain, positions=[0, 1])
+    for same in ({"temperature": np.float32(0.5)}, {"top_k": np.int64(-1)}, {"seed": np.uint64(1)}):
+        odd = SamplingParams(**{"temperature": 0.5, "top_k": -1, "seed": 1} | same)
+        found = SamplingMetadata.from_params([odd, plain[1]], positions=[0, 1])
+        for name in ("temperature", "top_k", "min_p", "seed", "seeded"):
+            assert torch.equal(getattr(found, name), getattr(expected, name)), name
+        assert (found.facts, found.row_kinds.kinds) == (expected.facts, expected.row_kinds.kinds)
+
+
 def known(**asked):
     """Return the facts of a request that differ from those of one which asks for nothing."""
     kinds = RowKinds.of([SamplingParams(**asked)])

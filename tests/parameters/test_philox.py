@@ -59,7 +59,10 @@ def test_the_gumbel_variate_agrees_with_the_reference(device, dtype, rtol):
     rng = np.random.default_rng(5)
     seeds = signed(rng.integers(0, 1 << 64, 100_000, dtype=np.uint64))
     positions, indices = rng.integers(0, 1 << 62, 100_000), rng.integers(0, 1 << 20, 100_000)
-    noise = philox.gumbel(*tensors(seeds, positions, indices, device=device), philox.TOKEN, dtype=dtype)
+    arguments = tensors(seeds, positions, indices, device=device)
+    noise = philox.gumbel(*arguments, philox.TOKEN, dtype=dtype)
+    exponential = philox.exponential(philox.random_words(*arguments, philox.TOKEN)[0])
+    torch.testing.assert_close(-exponential.log(), noise.float(), rtol=1e-5, atol=1e-3)
     assert noise.dtype == {"fp32": torch.float32, "fp64": torch.float64}[dtype]
     found, expected = noise.cpu().numpy(), reference.gumbel(seeds, positions, indices, reference.TOKEN, dtype)
     winners = expected > 0

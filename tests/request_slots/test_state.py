@@ -185,6 +185,8 @@ def test_what_the_host_cannot_see_is_left_out():
     slots._histories.append(torch.tensor([1, 0]), torch.tensor([[-1, 8, 8], [3, -1, 3]]))
     held[1].output, held[0].output = [7, 8], [3, 3]
     assert_holds(slots, held)
+    slots._histories.append(torch.tensor([1]), torch.tensor([[9]]))  # the slot is full
+    assert_holds(slots, held)
     twice = RequestSlots(1, 4, 10)
     twice.add(0, SamplingParams(), [1])
     for step in range(3):  # a slot named twice leaves ids and lengths within bounds
