@@ -162,7 +162,6 @@ FULL = "'stdout' cannot be written to: No space left on device. Write to another
         ("list >/dev/full", FULL, 1),
         ("list --json >/dev/full", FULL, 1),
         ("--help >/dev/full", FULL, 1),
-        pytest.param("generate The -n 2 -q --device cpu >/dev/full", FULL, 1, marks=pytest.mark.slow),
         ("show nobody 2>/dev/full", "", 1),
         ("list >&-", "", 0),
         ("list 2>&-", "", 0),
