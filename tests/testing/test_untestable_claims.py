@@ -11,7 +11,7 @@ from tokendraw.plugin import Capabilities
 from tokendraw_testing import Effort, Property, Status, Subject, run
 from tokendraw_testing.kit import run as running
 from tokendraw_testing.kit.operation import OperationKit
-from tokendraw_testing.rows.subjects import SampleSubject
+from tokendraw_testing.subjects import SampleSubject
 
 TINY = Effort.tiny()
 FEW = replace(Effort.of(quick=True, device_type="cpu"), draws=2000, tiled_draws=400)
