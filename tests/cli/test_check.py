@@ -329,11 +329,11 @@ def in_a_process(*arguments, **options):
 
 @pytest.mark.slow
 def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_looked_at(terminal):
-    options, streams = ("--quick", "--only", "+inf is drawn evenly"), {"stdout": subprocess.PIPE}
+    options, streams = ("--quick", "--only", "seeds at the edges"), {"stdout": subprocess.PIPE}
     environment = os.environ | {"TERM": "xterm"}
     shown, result = terminal(lambda stderr: in_a_process(*options, **streams, stderr=stderr, env=environment))
     assert "0/1" in shown
-    assert "+inf is drawn evenly" in shown
+    assert "seeds at the edges" in shown
     assert result.stdout.startswith(HEADING + "property              status ")
 
 

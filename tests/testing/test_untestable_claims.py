@@ -32,12 +32,7 @@ def planted(sampler, name, capabilities):
 @pytest.mark.parametrize(
     ("name", "promises", "reason"),
     [
-        ("rows behind 2**31 elements", {}, "needs compiled kernels, found an effort for interpreted ones"),
-        (
-            "levels of the draw",
-            {"max_vocab_size": 2000},
-            "needs a vocabulary of two tiles, 2,048, found a limit of 2,000",
-        ),
+        ("threads", {}, "needs compiled kernels, found an effort for interpreted ones"),
         (
             "noise of distant rows",
             {"max_vocab_size": 20},

@@ -44,7 +44,9 @@ Examples = Callable[[Any, Generator, int, int], Iterator["Batch"]]
 
 _SHAPE: Final = (12, 1101)
 """Rows and an odd vocabulary of more than a tile."""
-_MANY_ROWS: Final = (LARGE_BATCH_ROWS + 64, 2100)
+_MANY_ROWS: Final = (LARGE_BATCH_ROWS, 2100)
+MANY: Final = 100
+"""Rows from which on examples make fewer batches."""
 _DEVICE_SHAPE: Final = (64, 32_000)
 _WIDE_SIZE: Final = 131_113
 _BATCHES: Final = (2, 7, 64, 65, 1000)
@@ -58,6 +60,8 @@ class Batch(ABC):
     method: str
     need: Any = None
     """Of the call; None: the usual one."""
+    most = 1000
+    """Requests of the largest batch that a request is looked at in."""
     edits = False
     """Whether the call edits its logits in place."""
     options: dict[str, Any] = {}  # noqa: RUF012 - of the method, never changed
@@ -192,18 +196,15 @@ def lines(
     )
     def batch_invariance(view: Any, trial: Trial) -> str:
         """A request gets the same alone, in any batch, in any place, and beside any others."""
-        rng, sizes = (
-            trial.generator("rows"),
-            [n for n in _BATCHES if n <= min(max(view.effort.batch_sizes), 1000)],
-        )
+        rng, largest = trial.generator("rows"), max(view.effort.batch_sizes)
         count = max(5, view.effort.rows(2 * _SHAPE[0]))
         for batch in examples(view, rng, count, _SHAPE[1]):
             alone = [batch.select([i]).found(view)[0] for i in range(len(batch))]
-            for rows in sizes:
+            for rows in [n for n in _BATCHES if n <= min(largest, batch.most)]:
                 order = (rng.permutation(rows) % len(batch)).tolist()
                 reason = difference([alone[i] for i in order], batch.select(order).found(view))
                 trial.require(reason is None, f"{batch}: {reason}: that of the request alone")
-        return f"batches of {', '.join(map(str, sizes))}"
+        return f"requests alone and in batches of up to {min(largest, batch.most)}"
 
     @properties.required(f"{prefix}threads")
     def threads(view: Any, trial: Trial) -> str:

@@ -298,7 +298,7 @@ def _require_special_values(subject: ProcessSubject, trial: Trial) -> None:
         subject.check_edits(trial, f"special values, {dtype}", engine, range(len(fields)), logits)
 
 
-_CASES: Final = 64
+_CASES: Final = 36
 _VOCAB_SIZES: Final = (1, 2, 31, 33, 300, 1024, 1025, 5003, 50_257, 65_543, 131_113, 262_147)
 _WEIGHTS: Final = np.array((1, 1, 2, 2, 8, 3, 3, 4, 2, 1, 1, 1))
 _SPECIAL_VALUES: Final = (float("-inf"), float("inf"), float("nan"), 0.0, -0.0)
@@ -520,7 +520,7 @@ def _examples(subject: ProcessSubject, rng: Generator, rows: int, size: int) -> 
         order = rng.permutation(rows).tolist()
         allowed = rng.random((rows, size)) < 0.9 if subject.has_bitmask and turn % 3 != 1 else None
         yield _EditBatch(subject, requests, order, subject.logits(rng, rows, size, dtype), allowed)
-    if subject.capabilities.drafts:
+    if subject.capabilities.drafts and rows <= exact.MANY:
         drafts = [[1, 2][: slot % 3] for slot in range(rows)]
         logits = subject.logits(rng, rows + sum(map(len, drafts)), size, subject.dtypes[0])
         yield _EditBatch(subject, requests, range(rows), logits, None, drafts)

@@ -14,7 +14,6 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
-from tokendraw.philox import TILE_SIZE
 from tokendraw.plugin import (
     INPUT_DTYPES,
     LOGPROBS_MODES,
@@ -27,9 +26,18 @@ from tokendraw.plugin import (
 from tokendraw.tools import all_of
 from tokendraw_testing import exact, kept_sets, reference
 from tokendraw_testing.cases import telling
+from tokendraw_testing.cases.corners import (
+    combined_requests,
+    flat_requests,
+    huge_rows,
+    ladder_requests,
+    rows_of_last_ids,
+    rows_of_special_values,
+    tie_requests,
+    unfiltered_requests,
+)
 from tokendraw_testing.cases.factors import (
     ALL_BUT_ONE,
-    NO_FILTERS,
     Case,
     Kind,
     Site,
@@ -56,22 +64,17 @@ from tokendraw_testing.cases.requests import (
     scalar_filters,
     seed_torch,
     stack_logits,
-    telling_positions,
 )
 from tokendraw_testing.cases.rows import (
     FLAT,
-    NEGLIGIBLE,
-    PLATEAU,
     WIDE_SIZE,
     CrossedRow,
     covering_rows,
     crossed_row,
     factors,
-    round_to_dtype,
     row_of,
     rows_of_designs,
     share_among_dtypes,
-    special_rows,
 )
 from tokendraw_testing.judges.expectation import expect
 from tokendraw_testing.judges.rows import LogprobRows, judge, named_tokens, require_tokens
@@ -79,7 +82,7 @@ from tokendraw_testing.kit.operation import OperationKit
 from tokendraw_testing.kit.property import Properties, Refusal
 from tokendraw_testing.kit.refusals import offers, require_refusal, require_unadvertised
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.logits_families import FAMILIES, gaussian
+from tokendraw_testing.logits_families import gaussian
 from tokendraw_testing.statistics import sample as statistics
 from tokendraw_testing.statistics.draws import fit_experiment
 from tokendraw_testing.subjects import SampleSubject, crossed_orders, row_refusal
@@ -172,17 +175,6 @@ _NUMS_BEST: Final = (
 """Numbers of best tokens that the rows of a call ask for; the largest says how the call finds them."""
 _NUMS_GIVEN: Final = (1, 0, 3, 70)
 """Numbers of given ids; some more than a kernel may take at once."""
-_COMBINED_SIZES: Final = (2, 31, 1025)
-_LARGE_TOP_P: Final = 0.9995
-_KEEPING_FILTERS: Final[tuple[dict[str, Any], ...]] = (
-    {},
-    {"top_p": 1 - 2e-5},
-    {"min_p": 1e-8},
-    {"top_k": 1500},
-    {"top_k": 2**30},
-    {"top_k": 1500, "min_p": 1e-8},
-)
-"""Requests that keep all tokens of a row with 905 heavy tokens."""
 
 
 def _bounded(subject: SampleSubject) -> SampleSubject:
@@ -207,7 +199,7 @@ def crossed_requests(subject: SampleSubject, trial: Trial) -> str:
         # In the smallest vocabulary a batch has more than a thousand rows.
         most = effort.batch_of(site.size) * (4 if site.size == least and effort.fewer == 1 else 1)
         batch = requests_in_turn(site_rows, row_kinds, -(-most // len(site_rows)), rng)
-        batch = _mixed(batch + _unfiltered_requests(subject, site, rng), rng)
+        batch = _mixed(batch + unfiltered_requests(subject, site, rng), rng)
         order = None if effort.interpreted else rng.permutation(len(batch)).tolist()
         num_rows += len(batch)
         num_named += judge(subject, trial, batch, order=order)
@@ -222,7 +214,7 @@ def crossed_requests(subject: SampleSubject, trial: Trial) -> str:
             if dtype != subject.gumbel_dtype:
                 call = [request for row in site_rows for request in make_requests(row, ["seeded"], rng)]
                 num_named += judge(subject, trial, call, dtype=dtype)
-    for batch in _combined_requests(subject, settled_kind, rng):
+    for batch in combined_requests(subject, settled_kind, rng):
         num_rows += len(batch)
         num_named += judge(subject, trial, batch)
     cases, where = sum(map(len, rows.values())), f"{len(rows)} dtypes and vocabularies"
@@ -245,70 +237,8 @@ def _like_batches(
     for number, group in enumerate(groups.values()):
         kind = row_kinds[number % min(2, len(row_kinds))]
         yield [request for row in group for request in make_requests(row, [kind], rng)]
-    ties = _tie_requests(subject, site, rng)
+    ties = tie_requests(subject, site, rng)
     yield from [ties, ties[:1]] if ties else []
-
-
-def _tie_requests(subject: SampleSubject, site: Site, rng: Generator) -> list[CrossedRequest]:
-    """Make seeded rows with top-k and top-p; the mass of the ties at k decides the nucleus.
-
-    Most of the ties lie beyond the first k: without them two fifths of what is drawn would be dropped.
-    """
-    capabilities, num_above, p = subject.capabilities, min(40, site.size // 8), 0.3
-    if not (subject.has("top_k") and subject.has("top_p") and has_counter(capabilities)):
-        return []
-    has_room = 0 < num_above < (capabilities.max_top_k or site.size)
-    if not has_room or "top_k_first" not in capabilities.filter_orders:
-        return []
-    params = SamplingParams(top_k=num_above + 1, top_p=p)
-    y = np.full(site.size, NEGLIGIBLE)
-    y[:num_above] = np.linspace(0.0, -1.0, num_above)
-    num_ties = site.size // 2
-    mass = 0.6 * (1 - p) / p * np.exp(y[:num_above]).sum()
-    y[num_above : num_above + num_ties] = min(np.log(mass / num_ties), -1.1)
-    rows = [row_of(capabilities, site, "ties at k under p", rng.permutation(y), params) for _ in range(16)]
-    return [request for row in rows for request in make_requests(row, ["seeded"], rng)]
-
-
-def _combined_requests(subject: SampleSubject, kind: Kind, rng: Generator) -> Iterator[list[CrossedRequest]]:
-    """Make batches of every combination of filters, also three at once, over rows of every family and few ids."""
-    capabilities = subject.capabilities
-    for dtype, size in itertools.product(capabilities.dtypes, _COMBINED_SIZES):
-        if size > (capabilities.max_vocab_size or size):
-            continue
-        site, requests = Site(dtype, size), combinations(capabilities, size)[:: subject.effort.fewer]
-        batch = list[CrossedRequest]()
-        for params, (name, family) in zip(requests, itertools.cycle(FAMILIES.items()), strict=False):
-            logits = round_to_dtype(family(rng, size), site.torch_dtype)
-            batch += make_requests(row_of(capabilities, site, name, logits, params), [kind], rng)
-        yield batch
-
-
-def _unfiltered_requests(subject: SampleSubject, site: Site, rng: Generator) -> list[CrossedRequest]:
-    """Make requests that keep all tokens, of a sloping row, and of a row with 0.0002 of its mass on 500 tokens.
-
-    The latter bring seeds that draw one of the 500.
-    """
-    if not has_counter(subject.capabilities) or site.size < 3 * TILE_SIZE:
-        return []
-    filters = {name for name, _ in subject.capabilities.filters}
-    if subject.capabilities.max_top_k is not None:
-        filters.discard("top_k")
-    kept_fields = [fields for fields in _KEEPING_FILTERS if fields.keys() <= filters]
-    params_list = [SamplingParams(**fields, filter_order=subject.filter_order) for fields in kept_fields]
-    case = {"site": site, "design": PLATEAU, **NO_FILTERS, "top_p": _LARGE_TOP_P}
-    row = crossed_row(case, rng, subject.capabilities.tie_rule)
-    y = -2 * rng.permutation(site.size) / site.size
-    slope = replace(row, design="a slope", logits=round_to_dtype(y, site.torch_dtype))
-    (seed, slope_seed), (first, _) = random_seeds(rng, 2)
-    slope_params = [params for params in params_list if params.top_k in (0, 2**30)]
-    positions = telling_positions(row, seed, rng, len(params_list))
-    draws = [(row, seed, params, position) for params, position in zip(params_list, positions, strict=False)]
-    draws += [(slope, slope_seed, params, first + i) for i, params in enumerate(slope_params)]
-    return [
-        CrossedRequest(replace(crossed, params=params), replace(params, seed=row_seed), position)
-        for crossed, row_seed, params, position in draws
-    ]
 
 
 @properties.advertised("crossed logprobs", has_logprobs, is_long=True)
@@ -329,8 +259,8 @@ def crossed_logprobs(subject: SampleSubject, trial: Trial) -> str:
                 request.asking(nums_best[i % len(nums_best)])
                 for i, request in enumerate(requests_in_turn(site_rows, row_kinds, copies, rng, turn))
             ]
-            batch += [request.asking(0) for request in _flat_requests(subject, site, rng)]
-            ladder = [] if turn and subject.effort.mixed else _ladder_requests(subject, site, rng)
+            batch += [request.asking(0) for request in flat_requests(subject, site, rng)]
+            ladder = [] if turn and subject.effort.mixed else ladder_requests(subject, site, rng)
             batch += [request.asking(most) for most in nums_best if most != -1 for request in ladder]
             dtype = dtypes[(number + turn) % len(dtypes)]
             judge(subject, trial, batch, mode, dtype)
@@ -367,26 +297,6 @@ def _require_given_padding(subject: SampleSubject, trial: Trial) -> None:
             found.tolist() == [[3, pad, pad], [pad, 49, pad]] and (values[found == pad] < -1e30).all(),
             f"ids outside of [0, 50) need to be padding, found {found.tolist()} of {values.tolist()}",
         )
-
-
-def _ladder_requests(subject: SampleSubject, site: Site, rng: Generator) -> list[CrossedRequest]:
-    """Make a row of 1, 3, 9, 27 ... equal tokens on descending steps, so that the last of any N best has equals."""
-    place = np.empty(site.size, np.int64)
-    place[rng.permutation(site.size)] = np.arange(site.size)
-    y = -0.5 * np.floor(np.log(2 * place + 1) / np.log(3))
-    row = row_of(subject.capabilities, site, "ladder", y, SamplingParams())
-    return make_requests(row, ["unseeded"], rng)
-
-
-def _flat_requests(subject: SampleSubject, site: Site, rng: Generator) -> list[CrossedRequest]:
-    """Make a flat row with a top-k of 1, which keeps hardly any of the mass."""
-    if not subject.has("top_k") or site.size < WIDE_SIZE:
-        return []
-    logits = torch.full((site.size,), -1 / 64, dtype=site.torch_dtype)
-    logits[site.size // 2] = 0.0
-    params = SamplingParams(top_k=1, filter_order=subject.filter_order)
-    row = row_of(subject.capabilities, site, "one of a flat row", logits, params)
-    return make_requests(row, ["unseeded"], rng)
 
 
 @properties.advertised("further filters", lambda c: bool(further_filters(c)), is_long=True)
@@ -497,25 +407,11 @@ def last_ids(subject: SampleSubject, trial: Trial) -> str:
         is_left_out = subject.effort.interpreted and (number + turn) % len(dtypes) == 2
         if is_left_out or subject.effort.skips(size, number + turn):
             continue
-        rows = list(_rows_of_last_ids(subject, Site(dtype, size), rng))
+        rows = list(rows_of_last_ids(subject, Site(dtype, size), rng))
         judge(subject, trial, [request for row in rows for request in make_requests(row, row_kinds, rng)])
         for request in [] if subject.effort.mixed else make_requests(rows[0], row_kinds, rng):
             judge(subject, trial, [request])
     return f"{len(sizes)} vocabularies from {min(sizes)} to {max(sizes)} in {len(dtypes)} dtypes"
-
-
-def _rows_of_last_ids(subject: SampleSubject, site: Site, rng: Generator) -> Iterator[CrossedRow]:
-    size, ids = site.size, np.arange(site.size)
-    levels = {
-        "the last id alone": ids == size - 1,
-        "the last ids": ids >= size - (size % 1024 or 1024) % 16 - 1,
-        "ties of both halves": np.isin(ids, [size // 4, size - 1 - size // 4, size - 1]),
-        "all alike": np.ones(size, bool),
-    }
-    requests = [p for p in combinations(subject.capabilities, size) if p.temperature > 0]
-    for name, has_mass in levels.items():
-        logits = np.where(has_mass, 1.0, NEGLIGIBLE)
-        yield row_of(subject.capabilities, site, name, logits, _pick(requests, rng))
 
 
 @properties.required("far NaN and infinities")
@@ -529,9 +425,9 @@ def far_special_values(subject: SampleSubject, trial: Trial) -> str:
     for site in special_sites:
         rng = trial.generator(str(site))
         seed_torch(rng)
-        rows = share_among_dtypes(subject, site, _special_rows(subject, site, rng))
+        rows = share_among_dtypes(subject, site, rows_of_special_values(subject, site, rng))
         copies = subject.effort.copies(4, site.size)
-        batch = requests_in_turn(rows + _huge_rows(subject, site), row_kinds, copies, rng)
+        batch = requests_in_turn(rows + huge_rows(subject, site), row_kinds, copies, rng)
         for row in rows if "seeded" in row_kinds else ():
             batch += make_requests(row, ["seeded"], rng) if "+inf" in row.design else []
         for _ in range(min(2, copies)):  # in another order, so that what is left of a call meets other rows
@@ -544,35 +440,6 @@ def far_special_values(subject: SampleSubject, trial: Trial) -> str:
             shown = [request.asking(3) for request in batch[: len(rows) * copies : copies]]
             judge(subject, trial, shown, mode)
     return f"{num_rows} rows in {len(special_sites)} dtypes and vocabularies"
-
-
-def _special_rows(subject: SampleSubject, site: Site, rng: Generator) -> list[CrossedRow]:
-    """Make a row of every kind of special values, and clean rows, for a vocabulary of at least 64."""
-    rows = {**special_rows(rng, site.size), **{f"clean row {i}": gaussian(rng, site.size) for i in range(3)}}
-    requests = [p for p in combinations(subject.capabilities, site.size) if p.temperature > 0]
-    params_by_name = {name: _pick(requests, rng) for name in rows}
-    if subject.has("top_k"):  # of tokens that a grammar leaves too few
-        k = min(50, subject.capabilities.max_top_k or 50)
-        params_by_name["one finite logit"] = SamplingParams(top_k=k, filter_order=subject.filter_order)
-    return [
-        row_of(
-            subject.capabilities,
-            site,
-            name,
-            torch.from_numpy(logits).to(site.torch_dtype),
-            params_by_name[name],
-        )
-        for name, logits in rows.items()
-    ]
-
-
-def _huge_rows(subject: SampleSubject, site: Site) -> list[CrossedRow]:
-    """Make rows with logits so large that the quotient by the temperature, or the difference, overflows the dtype."""
-    limit = torch.finfo(site.torch_dtype).max
-    logits = torch.full((site.size,), -limit, dtype=torch.float64)
-    logits[3], logits[site.size // 2], logits[-1] = 0.8 * limit, 0.9 * limit, 0.7 * limit
-    logits, requests = logits.to(site.torch_dtype), [SamplingParams(temperature=t) for t in (0.5, 0.003)]
-    return [row_of(subject.capabilities, site, "huge logits", logits, params) for params in requests]
 
 
 @properties.advertised("near ties", has_counter)
@@ -821,7 +688,7 @@ def _examples(subject: SampleSubject, rng: Generator, rows: int, size: int) -> I
     for turn, dtype in enumerate(capabilities.dtypes):
         site = Site(dtype, size)
         designs = rows_of_designs(capabilities, site, rng)
-        designs += _special_rows(subject, site, rng)[:: 1 + turn] if size >= _SPECIAL_SIZE else []
+        designs += rows_of_special_values(subject, site, rng)[:: 1 + turn] if size >= _SPECIAL_SIZE else []
         names = scalar_filters(capabilities)  # of which a call has one value
         designs = [
             row
@@ -831,7 +698,8 @@ def _examples(subject: SampleSubject, rng: Generator, rows: int, size: int) -> I
         batch = _mixed(requests_in_turn(designs, kinds(capabilities), -(-rows // len(designs)), rng), rng)[
             :rows
         ]
-        yield _RowBatch(subject, batch, None)
+        if turn == 0 or rows <= exact.MANY or not modes:
+            yield _RowBatch(subject, batch, None)
         if modes:
             mode = modes[turn % len(modes)]
             yield _RowBatch(subject, [request.asking(5) for request in batch], mode)

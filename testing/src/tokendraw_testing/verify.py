@@ -17,11 +17,11 @@ from tokendraw.plugin import INPUT_DTYPES, DraftKind, GumbelDtype, VerifyCapabil
 from tokendraw.tools import all_of
 from tokendraw_testing import exact, kept_sets, reference
 from tokendraw_testing.cases import factors
+from tokendraw_testing.cases.draft_rows import AcceptanceNoise
 from tokendraw_testing.cases.drafts import (
     DRAFT,
     OUTSIDE_ID,
     WIDE_SIZE,
-    AcceptanceNoise,
     CrossedCall,
     chains,
     draft_factors,
@@ -63,7 +63,7 @@ _QUICK_WIDE_CASES: Final = 48
 """Wide cases of a quick run; the rest of a table holds the last few pairs."""
 _WIDEST_FATES: Final = (*[("rejected first", 1)] * 5, *[("all accepted", 3)] * 2)
 """Fates and numbers of drafts in the widest vocabulary, for each dtype and kind of drafts."""
-_FURTHER_CASES: Final = 54
+_FURTHER_CASES: Final = 36
 
 
 # Shapes and refusals.
@@ -398,6 +398,8 @@ def sure_drafts(subject: VerifySubject, trial: Trial) -> str:
 class _ChainBatch(exact.Batch):
     """Verifications of requests of a form, or drafts drawn from their first rows."""
 
+    most = 64
+
     def __init__(self, subject: VerifySubject, call: CrossedCall, method: str = "verify") -> None:
         self.subject, self.crossed, self.method = subject, call, method
         self.need = subject.need(call.logprobs_mode)
@@ -467,10 +469,11 @@ class _ChainBatch(exact.Batch):
 
 def _examples(subject: VerifySubject, rng: Generator, rows: int, size: int) -> Iterator[_ChainBatch]:
     """Make batches of every way and dtype in turn, mixed from all kinds of requests, and one of drafts."""
-    size, distinct = min(size, subject.capabilities.max_vocab_size or size), min(24, rows)
+    size, rows = min(size, subject.capabilities.max_vocab_size or size), -(-rows // 2)  # of requests
+    distinct = min(24, rows)
     modes, noise = subject.capabilities.logprobs_modes, AcceptanceNoise(rng, subject.effort.rows(2048))
     seed_torch(rng)
-    ways = subject.outer_ways if rows > 100 or size > WIDE_SIZE else subject.ways
+    ways = subject.outer_ways if rows > exact.MANY or size > WIDE_SIZE else subject.ways
     for turn, (way, dtype) in enumerate(zip(ways, subject.cycle_dtypes(), strict=False)):
         site = Site(dtype, size)
         fixed = {"site": site, "way": way, "gumbel_dtype": subject.gumbel_dtype, "layout": "flat"}

@@ -267,13 +267,18 @@ _DRAFT_EIGHT: Final = np.log([0.09, 0.24, 0.06, 0.21, 0.16, 0.04, 0.13, 0.07])
 # fewer tokens than p - q.
 _THREE: Final = np.log([0.5, 0.2, 0.3])
 _HEAVY_DRAFT: Final = np.log([0.1, 0.1, 0.8])
+_TELLING_ROWS: Final = (0, 0, 1508427877)
 
 
 def markov_case(
     trial: Trial, kind: DraftKind, mode: VerifyMode, placeholders: tuple[int, ...] = ()
 ) -> Decoding:
-    """Make rows that depend on the token before, with every pair of tokens likely enough to be drawn."""
-    target, draft = trial.generator("Markov").normal(size=(2, 5, 4)).clip(-1.5, 1.5)
+    """Make rows that depend on the token before, with every pair of tokens likely enough to be drawn.
+
+    Those of blocks are fixed: in them noise that the next verification uses again moves the second token by 5 %.
+    """
+    rng = np.random.default_rng(_TELLING_ROWS) if mode == "block" else trial.generator("Markov")
+    target, draft = rng.normal(size=(2, 5, 4)).clip(-1.5, 1.5)
     return Decoding(target=target, draft=draft, kind=kind, mode=mode, placeholders=placeholders)
 
 
@@ -298,7 +303,7 @@ def _cases(
     markov = markov_case(trial, kind, mode)
     for dtype in capabilities.dtypes[seeded and mode != "coupled" :]:
         yield f"Markov, {dtype}", replace(markov, dtype=dtype), 8, False
-    yield "Markov", markov, 2 if mode == "block" else 4, seeded  # which tells noise that blocks use again
+    yield "Markov", markov, 2 if mode == "block" else 4, seeded
     one = replace(markov, drafts=1)  # then a bonus token
     yield "Markov, one draft", one, 4, seeded and mode != "coupled"
     if mode == "coupled":
