@@ -80,7 +80,7 @@ def test_a_verifier_with_few_capabilities_is_refused_the_rest_in_words():
 
 def test_a_call_beyond_the_capabilities_without_a_refusal_is_a_failure(monkeypatch):
     monkeypatch.setattr("tokendraw.calls.selection.LoadedBackend.reason_against", lambda *given: None)
-    result = one_line(verifier(capabilities=DENSE), "verify batch invariance")
+    result = one_line(verifier(capabilities=DENSE), "verify output")
     assert (result.status, result.detail) == (
         Status.FAILED,
         "a call beyond the capabilities needs to be refused, found 'verify' called",

@@ -497,7 +497,7 @@ def noise_precision(subject: SampleSubject, trial: Trial) -> str:
     """Seeded rows with different tokens in 53-bit and 32-bit noise draw by the advertised precision."""
     dtypes = subject.noise_dtypes
     if not has_counter(subject.capabilities):
-        details = statistics.distribution(subject.with_need(gumbel_dtype=dtypes[-1]), trial)
+        details = statistics.judge_rows(subject.with_need(gumbel_dtype=dtypes[-1]), trial)
         return (
             f"{dtypes[-1]}, distribution of {details}; without seeds nothing tells float64 noise from float32"
         )

@@ -64,6 +64,8 @@ _QUICK_WIDE_CASES: Final = 48
 _WIDEST_FATES: Final = (*[("rejected first", 1)] * 5, *[("all accepted", 3)] * 2)
 """Fates and numbers of drafts in the widest vocabulary, for each dtype and kind of drafts."""
 _FURTHER_CASES: Final = 36
+_COLD_DEPTH: Final = 50.0
+"""Distance of y from the largest below which a token is not drawn."""
 
 
 # Shapes and refusals.
@@ -442,8 +444,7 @@ class _ChainBatch(exact.Batch):
         if not hasattr(self, "_known"):
             pairs = zip(self.crossed.answers(), self.crossed.requests, strict=True)
             self._known = [
-                answer is not None
-                and answer.lead >= reference.NEAR_TIE
+                (answer.lead >= reference.NEAR_TIE if answer else all(map(_is_cold, request.rows)))
                 and is_settled(self.subject, request, len(request.rows))
                 for answer, request in pairs
             ]
@@ -482,6 +483,8 @@ def _examples(subject: VerifySubject, rng: Generator, rows: int, size: int) -> I
         if not subject.capabilities.ragged_drafts:
             fixed["drafts"] = domains["drafts"][-1]
         domains |= {name: [value] for name, value in fixed.items()}
+        if not has_counter(subject.capabilities):
+            domains["temperature"] = [0.0 if subject.capabilities.greedy else 1e-6]
         domains["drafts"] = [n for n in domains["drafts"] if n <= 5] or domains["drafts"]
         calls = []
         for _ in range(-(-distinct // 7)):
@@ -496,6 +499,11 @@ def _examples(subject: VerifySubject, rng: Generator, rows: int, size: int) -> I
         yield _ChainBatch(subject, crossed)
         if turn == 0:
             yield _ChainBatch(subject, replace(crossed, logprobs_mode=None), "draft")
+
+
+def _is_cold(row: reference.ReferenceRow) -> bool:
+    """Whether a row has a single token with any mass, so that no noise decides."""
+    return bool(np.count_nonzero(row.kept & (row.y > -_COLD_DEPTH)) == 1)
 
 
 class _FlatBatch(_ChainBatch):

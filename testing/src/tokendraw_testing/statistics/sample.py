@@ -57,6 +57,15 @@ _EXACT_TAILS: Final = ((14.0, 20), (18.0, 20), (20.5, 20))
 @properties.required("distribution")
 def distribution(subject: SampleSubject, trial: Trial) -> str:
     """Tokens follow the softmax, at the seams of kernels, beside poisoned rows and among +inf."""
+    words = judge_rows(subject, trial)
+    _judge_seams(subject, trial)
+    _judge_neighbours(subject, trial)
+    _judge_infinities(subject, trial)
+    return f"{words}, seams of 2500 equal tokens, rows beside poisoned ones and of +inf"
+
+
+def judge_rows(subject: SampleSubject, trial: Trial) -> str:
+    """Judge draws of rows of a few shapes, with seeds too where they are served."""
     effort, rng = subject.effort, trial.generator("rows")
     small_row = np.log(rng.dirichlet(np.full(40, 0.5))).astype(np.float32)
     skewed_row = np.full(201, np.log(0.01 / 200), np.float32)  # the tail is one per cent of the mass
@@ -78,10 +87,7 @@ def distribution(subject: SampleSubject, trial: Trial) -> str:
             )
             num_draws = draws // (1 + seeded)  # tokens of seeds are compared one by one, too
             trial.judge(f"{label}{', seeded' * seeded}", experiment, num_draws)
-    _judge_seams(subject, trial)
-    _judge_neighbours(subject, trial)
-    _judge_infinities(subject, trial)
-    return f"{len(rows)} rows, seams of 2500 equal tokens, rows beside poisoned ones and of +inf"
+    return f"{len(rows)} rows"
 
 
 def _judge_seams(subject: SampleSubject, trial: Trial) -> None:
