@@ -261,7 +261,7 @@ class TestTheListOfProperties:
         assert "tails  " in "\n".join(lines)
 
     def test_only_picks_from_it(self):
-        result = call("check", "--list", "--only", "sync-free", "--only", "verify draft", "--json")
+        result = call("check", "--list", "--only", "sync-free", "--only", "verify output", "--json")
         assert json.loads(result.stdout) == {
             "schema_version": 1,
             "error": None,
@@ -275,8 +275,9 @@ class TestTheListOfProperties:
                     "needs_cuda": True,
                 },
                 {
-                    "name": "verify draft",
-                    "about": "``draft`` draws from the softmax after the filters.",
+                    "name": "verify output",
+                    "about": "Sure drafts up to a placeholder are accepted, in batches of any shape; unadvertised "
+                    "requests are refused.",
                     "operation": "verify",
                     "advertised": False,
                     "needs_cuda": False,

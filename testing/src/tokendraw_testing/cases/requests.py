@@ -277,12 +277,14 @@ def further_params(capabilities: Capabilities, fields: Fields, rng: Generator) -
         "top_p": float(rng.choice((0.5, 0.8, 0.95))),
         "min_p": float(rng.choice((0.02, 0.1, 0.3))),
     }
-    made = {n: v for n, v in others.items() if has_filter(n)(capabilities) and rng.random() < 0.35}
+    asked = fields(rng)
+    share = 0.2 if "filters" in asked else 0.35  # beside a floor a filter soon hides where it lies
+    made = {n: v for n, v in others.items() if has_filter(n)(capabilities) and rng.random() < share}
     if capabilities.tie_rule == "exact_k":  # the tied token that it keeps would decide what the others see
         made.pop("top_k", None)
     for more in further_filters(capabilities).values():
         made |= more(rng) if rng.random() < 0.08 else {}
-    made = {"filter_order": str(rng.choice(crossed_orders(capabilities)))} | made | fields(rng)
+    made = {"filter_order": str(rng.choice(crossed_orders(capabilities)))} | made | asked
     return SamplingParams(temperature=float(rng.choice(_TEMPERATURES)), **made)
 
 
@@ -296,7 +298,7 @@ def further_requests(
     """
     capabilities, row_kinds = subject.capabilities, kinds(subject.capabilities)
     choices = list(own or further_filters(capabilities).values())
-    copies = 1 if site.size > WIDE_SIZE or subject.effort.fewer > 1 else _COPIES
+    copies = 1 if site.size > WIDE_SIZE else _COPIES
     for number, fields in enumerate(choices * copies):
         for i, (design, y) in enumerate(floor_designs(rng, site.size).items()):
             kind = row_kinds[(i + number) % len(row_kinds)]
