@@ -11,7 +11,7 @@ LONG = frozenset(
         "distribution",
         "tails",
         "strides",
-        "levels of the draw",
+        "batch invariance",
         "noise precision",
         "independent draws",
         "further filters",

@@ -706,8 +706,8 @@ def _examples(subject: SampleSubject, rng: Generator, rows: int, size: int) -> I
 
 
 def _flat(subject: SampleSubject) -> tuple[_RowBatch, str]:
-    site = Site("float32", 32_000)
-    row = row_of(subject.capabilities, site, "flat", torch.zeros(site.size), SamplingParams())
+    site = Site(subject.capabilities.dtypes[0], 32_000)
+    row = row_of(subject.capabilities, site, "flat", np.zeros(site.size), SamplingParams())
     return _RowBatch(subject, [CrossedRequest(row, SamplingParams(), 0)] * 64, None), "tokens"
 
 
