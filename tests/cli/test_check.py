@@ -261,7 +261,7 @@ class TestTheListOfProperties:
         assert "tails  " in "\n".join(lines)
 
     def test_only_picks_from_it(self):
-        result = call("check", "--list", "--only", "sync-free", "--only", "verify draft", "--json")
+        result = call("check", "--list", "--only", "sync-free", "--only", "verify output", "--json")
         assert json.loads(result.stdout) == {
             "schema_version": 1,
             "error": None,
@@ -275,8 +275,9 @@ class TestTheListOfProperties:
                     "needs_cuda": True,
                 },
                 {
-                    "name": "verify draft",
-                    "about": "``draft`` draws from the softmax after the filters.",
+                    "name": "verify output",
+                    "about": "Sure drafts up to a placeholder are accepted, in batches of any shape; unadvertised "
+                    "requests are refused.",
                     "operation": "verify",
                     "advertised": False,
                     "needs_cuda": False,
@@ -329,11 +330,11 @@ def in_a_process(*arguments, **options):
 
 @pytest.mark.slow
 def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_looked_at(terminal):
-    options, streams = ("--quick", "--only", "+inf is drawn evenly"), {"stdout": subprocess.PIPE}
+    options, streams = ("--quick", "--only", "seeds at the edges"), {"stdout": subprocess.PIPE}
     environment = os.environ | {"TERM": "xterm"}
     shown, result = terminal(lambda stderr: in_a_process(*options, **streams, stderr=stderr, env=environment))
     assert "0/1" in shown
-    assert "+inf is drawn evenly" in shown
+    assert "seeds at the edges" in shown
     assert result.stdout.startswith(HEADING + "property              status ")
 
 

@@ -15,7 +15,7 @@ from command_line import call
 from fake_dists import deadly, fake_dists
 from tokendraw_testing import Report
 
-TWO = ("--only", "process edits", "--only", "process order")
+TWO = ("--only", "process edits", "--only", "process unassigned rows")
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_sampler_that_ends_its_process_is_red_and_spoils_no_json(install):
     found = json.loads(result.stdout)
     assert [(line["name"], line["detail"]) for line in found["lines"]] == [
         ("process edits", "a call ended the process with exit code 3"),
-        ("process order", "a call ended the process with exit code 3"),
+        ("process unassigned rows", "a call ended the process with exit code 3"),
     ]
     assert result.returncode == 1
     assert result.stderr.count("to stdout") == 2

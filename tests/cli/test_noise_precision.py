@@ -16,7 +16,7 @@ from goodness_of_fit import SAMPLE, drop_float64
 from tokendraw import SamplingParams, philox
 from tokendraw.cli import drawing as _drawing
 from tokendraw_testing import reference
-from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
+from tokendraw_testing.cases.telling import POSITION, telling_rows
 
 OPTIONS = {(): "fp32", ("--gumbel-dtype", "fp32"): "fp32", ("--gumbel-dtype", "fp64"): "fp64"}
 

@@ -14,8 +14,8 @@ from triton_stand_ins import interpreted
 OPERATIONS = plugin.tokendraw_describe().operations
 JUDGED = ("sample", "score", "process_logits")
 NEED_COMPILED_KERNELS = {
-    "rows behind 2**31 elements",
     "threads",
+    "score threads",
     "process threads",
 }
 PARTS = 4

@@ -65,7 +65,7 @@ def called():
     return [name for name, _ in stand_in.CALLS]
 
 
-STATISTICAL = ("verify rejection", "verify filters")
+STATISTICAL = ("verify distribution",)
 """Lines that need more draws than the smallest effort has."""
 
 

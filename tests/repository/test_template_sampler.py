@@ -14,7 +14,7 @@ from tokendraw_testing import Effort, Status, Subject, run
 
 LINES = (
     *("output", "crossed requests", "crossed logprobs", "near ties", "last ids", "far NaN and infinities"),
-    *("ready tensors", "rows of shared slots", "noise precision"),
+    *("ready tensors", "noise precision"),
 )
 
 

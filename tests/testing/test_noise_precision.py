@@ -10,8 +10,8 @@ from tokendraw import InvalidParameterError, SamplingParams, philox
 from tokendraw_native import plugin
 from tokendraw_native.sampler import NativeSampler
 from tokendraw_testing import Effort, Status, Subject, reference, run
-from tokendraw_testing.rows.noise_precision import POSITION, SEEDS, telling_rows
-from tokendraw_testing.verify.telling_drafts import DRAFT, RESIDUAL, SAMPLE, telling_batch
+from tokendraw_testing.cases.drafts import DRAFT, RESIDUAL, SAMPLE, telling_call
+from tokendraw_testing.cases.telling import POSITION, SEEDS, telling_rows
 
 CAPABILITIES = plugin.tokendraw_describe().operations
 LINES = ("noise precision", "verify noise precision")
@@ -48,9 +48,13 @@ def test_each_row_has_a_token_of_its_own_in_either_precision_and_neither_is_a_ne
 @pytest.mark.parametrize("filtered", [False, True])
 @pytest.mark.parametrize("kind", ["chosen", "probs", "logits"])
 def test_each_verification_has_tokens_of_its_own_in_either_precision(kind, filtered):
-    batch = telling_batch(SamplingParams(), filtered=filtered)
     narrow, wide = (
-        [batch.walk(i, "rejection", kind, dtype).tokens for i in range(len(batch))]
+        [
+            answer.tokens
+            for answer in telling_call(
+                ("rejection", kind), SamplingParams(), filtered=filtered, gumbel_dtype=dtype
+            ).answers()
+        ]
         for dtype in ("fp32", "fp64")
     )
     assert [len(tokens) for tokens in wide[1:]] == [1] * 6 + [2] * 6  # recovered tokens, and bonus tokens

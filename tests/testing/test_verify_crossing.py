@@ -9,11 +9,10 @@ from mutants import by_name
 from mutants.verifiers import VERIFIERS, VerifierMutant, verifier_mutant
 from tokendraw import SamplingParams
 from tokendraw_testing import Effort, reference, reference_walk
+from tokendraw_testing.cases.drafts import FAMILIES, AcceptanceNoise, corner_ids, make_pair
 from tokendraw_testing.kit.trial import Trial, Violation
+from tokendraw_testing.statistics.draws import coincidences
 from tokendraw_testing.verify import KIT, VerifySubject
-from tokendraw_testing.verify.crossing.noise import AcceptanceNoise
-from tokendraw_testing.verify.crossing.rows import FAMILIES, corner_ids, make_pair
-from tokendraw_testing.verify.unseeded_noise import coincidences
 
 
 def fuzzed(subject, number):
@@ -69,11 +68,10 @@ def test_rows_have_mass_on_the_last_id_and_drafts_of_their_own(size):
 
 def test_coincidences_show_noise_shared_at_a_single_distance():
     rng = np.random.default_rng(0)
-    even = np.full(500, 1 / 500)
-    fine = [coincidences(rng.integers(0, 500, 400), even, 100).p_value for _ in range(200)]
+    fine = [coincidences(rng.integers(0, 500, 400), 1 / 500, "values", 100).p_value for _ in range(200)]
     assert min(fine) > 1e-4
     values = rng.integers(0, 500, 400)
     values[300:320] = values[7:27]
-    verdict = coincidences(values, even, 100)
+    verdict = coincidences(values, 1 / 500, "values", 100)
     assert verdict.p_value < 1e-20
-    assert verdict.worst == "values 93 rows and 2 calls apart equal 20 times, expected 0.2"
+    assert verdict.worst == "93 rows and 2 calls apart: the same values 20 times, expected 0.21"

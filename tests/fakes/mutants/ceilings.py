@@ -16,7 +16,7 @@ from mutants.samplers import in_every_call
 from tokendraw import philox
 from tokendraw_native.row_stats import row_stats
 
-TYPICAL, XTC, LAST = "typical-p", "XTC", "filter order temperature_last"
+FURTHER = "further filters"
 
 
 def patch(module, **names):
@@ -136,47 +136,50 @@ def keeps_xtc(params, noise, dtype):
 
 # fmt: off
 SAMPLERS = (
-    in_every_call("typical-p drops tokens that tie with the last one", TYPICAL, change=without_ties),
-    in_every_call("typical-p looks at the whole row, before top-k", TYPICAL, patch=typical(whole_row)),
-    in_every_call("typical-p keeps the likeliest token", TYPICAL, patch=typical(with_likeliest)),
-    in_every_call("typical-p stops before the token that reaches its mass", TYPICAL, patch=patch(
+    in_every_call("typical-p drops tokens that tie with the last one", FURTHER, change=without_ties),
+    in_every_call("typical-p looks at the whole row, before top-k", FURTHER, patch=typical(whole_row)),
+    in_every_call("typical-p keeps the likeliest token", FURTHER, patch=typical(with_likeliest)),
+    in_every_call("typical-p stops before the token that reaches its mass", FURTHER, patch=patch(
         pieces, first_reaching=lambda mass, target: (mass < target).sum(-1, keepdim=True).sub(1).clamp(min=0))),
-    in_every_call("typical-p counts the mass at half of p", TYPICAL, where=lambda call: ~call.greedy,
+    in_every_call("typical-p counts the mass at half of p", FURTHER, where=lambda call: ~call.greedy,
                   change=lambda call: call if call.metadata.typical_p is None else call.with_fields(
                       typical_p=torch.where(call.metadata.typical_p < 1, call.metadata.typical_p / 2, 1.0))),
-    in_every_call("XTC drops the least of the likely tokens too", XTC, patch=xtc(least_likely_too)),
-    in_every_call("XTC drops a single likely token", XTC, patch=xtc(single_likely_token)),
-    in_every_call("XTC takes probabilities of the whole row", XTC, patch=xtc(of_whole_row)),
-    in_every_call("XTC takes the mass that a floor leaves for at least top-p", XTC, patch=xtc(of_the_mass_of_top_p)),
-    in_every_call("XTC has the threshold 0.1 in every row", XTC,
+    in_every_call("XTC drops the least of the likely tokens too", FURTHER, patch=xtc(least_likely_too)),
+    in_every_call("XTC drops a single likely token", FURTHER, patch=xtc(single_likely_token)),
+    in_every_call("XTC takes probabilities of the whole row", FURTHER, patch=xtc(of_whole_row)),
+    in_every_call("XTC takes the mass that a floor leaves for at least top-p", FURTHER,
+                  patch=xtc(of_the_mass_of_top_p)),
+    in_every_call("XTC has the threshold 0.1 in every row", FURTHER,
                   change=lambda call: call.with_fields(xtc_threshold=None)),
-    in_every_call("XTC drops the argmax of a greedy row", XTC, output=tokens(second_of_greedy)),
-    in_every_call("the uniform of XTC is that of the acceptance of a draft", XTC, patch=stream(philox.ACCEPT)),
-    in_every_call("the uniform of XTC is that of token 0", XTC, patch=stream(philox.TOKEN)),
-    in_every_call("rows without seeds share the uniform of XTC", XTC, unseeded=True, patch=xtc_uniform(
+    in_every_call("XTC drops the argmax of a greedy row", FURTHER, output=tokens(second_of_greedy)),
+    in_every_call("the uniform of XTC is that of the acceptance of a draft", FURTHER, patch=stream(philox.ACCEPT)),
+    in_every_call("the uniform of XTC is that of token 0", FURTHER, patch=stream(philox.TOKEN)),
+    in_every_call("rows without seeds share the uniform of XTC", FURTHER, unseeded=True, patch=xtc_uniform(
         lambda call, noise, u, dtype: u[:1].expand_as(u))),
-    in_every_call("the uniform of XTC is that of position 0", XTC, unseeded=False, patch=xtc_uniform(
+    in_every_call("the uniform of XTC is that of position 0", FURTHER, unseeded=False, patch=xtc_uniform(
         lambda call, noise, u, dtype: philox.uniform(
             noise.seed, noise.position * 0, noise.position * 0, philox.XTC, dtype))),
-    in_every_call("the ceiling is the largest logit of the row", XTC, output=largest_as_ceiling),
-    in_every_call("the threshold is -inf where tokens were dropped from above alone", XTC, output=threshold(
+    in_every_call("the ceiling is the largest logit of the row", FURTHER, output=largest_as_ceiling),
+    in_every_call("the threshold is -inf where tokens were dropped from above alone", FURTHER, output=threshold(
         lambda call, found: torch.where(call.logits.float().where(call.logits > -INF, INF).amin(-1) == found,
                                         -INF, found))),
-    in_every_call("temperature last: the draw is at temperature 1", LAST, change=at_one),
-    in_every_call("temperature last: filters look at the temperature of the row", LAST,
+    in_every_call("temperature last: the draw is at temperature 1", FURTHER, change=at_one),
+    in_every_call("temperature last: filters look at the temperature of the row", FURTHER,
                   patch=patch(native_stats, at_filters=lambda params: params)),
-    in_every_call("temperature last: min-p stands before top-k and top-p", LAST,
+    in_every_call("temperature last: min-p stands before top-k and top-p", FURTHER,
                   patch=patch(native_filters, _min_p_by_place=lambda params: (params.min_p, None))),
-    in_every_call("temperature last counts as top_k_first", LAST, change=lambda call: call.with_fields(
+    in_every_call("temperature last counts as top_k_first", FURTHER, change=lambda call: call.with_fields(
         temperature_last=None)),
 )
 VERIFIERS = (
-    verify("XTC leaves the rows of a target alone", "verify ceilings", patch=exchange(
+    verify("XTC leaves the rows of a target alone", "verify further filters", patch=exchange(
         decide_xtc=lambda params, noise, dtype: pieces.decide_xtc(params, None, dtype))),
-    verify("XTC drops tokens of a draft's distribution", "verify ceilings", patch=exchange(decide_xtc=keeps_xtc)),
-    verify("typical-p leaves the rows of a target alone", "verify ceilings", change=lambda call: call.with_fields(
+    verify("XTC drops tokens of a draft's distribution", "verify further filters",
+           patch=exchange(decide_xtc=keeps_xtc)),
+    verify("typical-p leaves the rows of a target alone", "verify further filters",
+           change=lambda call: call.with_fields(
         typical_p=None)),
-    verify("the weight of a dropped token above the kept ones counts", "verify ceilings", patch=lambda call: (
+    verify("the weight of a dropped token above the kept ones counts", "verify further filters", patch=lambda call: (
         mock.patch.object(native_stats.RowStats, "drops", lambda self, x: x < self.threshold))),
 )
 # fmt: on

@@ -179,7 +179,11 @@ def merged(rows, wrong, right):
         ours, theirs = getattr(wrong, name), getattr(right, name)
         if isinstance(ours, LogprobsTensors):
             return merged(rows, ours, theirs)
-        return None if ours is None else torch.where(rows.view(-1, *[1] * (ours.dim() - 1)), ours, theirs)
+        if ours is None or len(ours) != len(
+            rows
+        ):  # a bound of each row of a target, which no bug of a request changes
+            return theirs
+        return torch.where(rows.view(-1, *[1] * (ours.dim() - 1)), ours, theirs)
 
     return replace(right, **{field.name: column(field.name) for field in fields(right)})
 

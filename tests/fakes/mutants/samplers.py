@@ -298,9 +298,9 @@ SAMPLERS = (
     ), options=QUICK),
     *table("sample", NATIVE, SamplerMutant, (
         ("1 % of the tail dropped", "distribution", {"change": drop_tail}),
-        ("XTC is off where nobody asks for thresholds", "XTC", {"change": without_xtc})), options=QUICK),
-    in_every_call("one noise row shared by the batch", "rows of a batch", unseeded=True, change=shared_noise(1)),
-    in_every_call("noise index wrapping at 2**15 rows", "rows of a batch", unseeded=True, change=shared_noise(2**15)),
+        ("XTC is off where nobody asks for thresholds", "further filters", {"change": without_xtc})), options=QUICK),
+    in_every_call("one noise row shared by the batch", "independent draws", unseeded=True, change=shared_noise(1)),
+    in_every_call("noise index wrapping at 2**15 rows", "independent draws", unseeded=True, change=shared_noise(2**15)),
     in_every_call("top-k off by one, upwards", "crossed requests", where=lambda call: call.top_k > 0,
                   change=lambda call: call.with_params(top_k=call.top_k + 1)),
     in_every_call("top-k off by one, downwards", "crossed requests", where=lambda call: call.top_k > 1,
@@ -313,33 +313,34 @@ SAMPLERS = (
                   change=fresh_seeds),
     in_every_call("position ignored", "crossed requests",
                   change=lambda call: call.with_fields(positions=torch.zeros_like(call.metadata.positions))),
-    in_every_call("the threshold is the largest dropped logit", "thresholds", output=threshold(largest_dropped)),
-    in_every_call("the threshold lies between two logits", "thresholds", output=threshold(
+    in_every_call("the threshold is the largest dropped logit", "crossed requests", output=threshold(largest_dropped)),
+    in_every_call("the threshold lies between two logits", "crossed requests", output=threshold(
         lambda call, found: found.nextafter(torch.full_like(found, -INF)))),
-    in_every_call("the threshold is a logit where nothing was dropped", "thresholds", output=threshold(least_of_row)),
-    in_every_call("the threshold of greedy rows is -inf", "thresholds", output=threshold(
+    in_every_call("the threshold is a logit where nothing was dropped", "crossed requests",
+                  output=threshold(least_of_row)),
+    in_every_call("the threshold of greedy rows is -inf", "crossed requests", output=threshold(
         lambda call, found: torch.where(call.greedy, -INF, found))),
-    in_every_call("the threshold is rounded to bfloat16", "thresholds", output=threshold(
+    in_every_call("the threshold is rounded to bfloat16", "crossed requests", output=threshold(
         lambda call, found: found.bfloat16().float())),
-    in_every_call("given ids are sorted", "given logprobs", output=given(given_sorted)),
-    in_every_call("given ids have the logprobs of the row before", "given logprobs",
+    in_every_call("given ids are sorted", "crossed logprobs", output=given(given_sorted)),
+    in_every_call("given ids have the logprobs of the row before", "crossed logprobs",
                   output=given(lambda call, ids, values: (ids, values.roll(1, 0)))),
-    in_every_call("given ids outside of the vocabulary count as id 0", "given logprobs", change=padding_as_id_0),
-    in_every_call("an id that is given twice comes back once", "given logprobs", output=given(given_once)),
-    in_every_call("given ids have raw logprobs in every mode", "given logprobs", output=given(given_at_one)),
-    in_every_call("the deviation of a sample in place of the population", "filters from moments", patch=moments(
+    in_every_call("given ids outside of the vocabulary count as id 0", "crossed logprobs", change=padding_as_id_0),
+    in_every_call("an id that is given twice comes back once", "crossed logprobs", output=given(given_once)),
+    in_every_call("given ids have raw logprobs in every mode", "crossed logprobs", output=given(given_at_one)),
+    in_every_call("the deviation of a sample in place of the population", "further filters", patch=moments(
         lambda rows, found, _: {"std": found.std * (found.count / (found.count - 1)).sqrt()})),
-    in_every_call("moments count logits of -inf", "filters from moments", patch=moments(
+    in_every_call("moments count logits of -inf", "further filters", patch=moments(
         lambda rows, found, _: {"std": found.std * (found.count / rows.x.shape[-1]).sqrt()})),
-    in_every_call("the deviation of the logits at T = 1", "filters from moments", patch=moments(
+    in_every_call("the deviation of the logits at T = 1", "further filters", patch=moments(
         lambda rows, found, inverse: {"std": (found.std / inverse).float()})),
-    in_every_call("entropy in bits", "filters from moments", patch=moments(
+    in_every_call("entropy in bits", "further filters", patch=moments(
         lambda rows, found, _: {"entropy": found.entropy / math.log(2)})),
-    in_every_call("the sum of p^2 without the largest token", "filters from moments", patch=moments(
+    in_every_call("the sum of p^2 without the largest token", "further filters", patch=moments(
         lambda rows, found, _: {"collision": found.collision - (-2 * found.log_mass).exp()})),
-    in_every_call("the floor is that of what top-k left", "filters from moments", patch=floor_behind_top_k),
-    in_every_call("the lowest of several floors counts", "filters from moments", patch=lowest_floor),
-    in_every_call("a filter drops the largest token", "filters from moments", change=without_the_largest),
+    in_every_call("the floor is that of what top-k left", "further filters", patch=floor_behind_top_k),
+    in_every_call("the lowest of several floors counts", "further filters", patch=lowest_floor),
+    in_every_call("a filter drops the largest token", "further filters", change=without_the_largest),
     in_every_call("argmax over a padded tile", "last ids", change=lambda call: call.with_logits(
         torch.nn.functional.pad(call.logits, (0, -call.size % 1024)))),
     in_every_call("NaN leaking to the next row", "far NaN and infinities", change=leak_nan),

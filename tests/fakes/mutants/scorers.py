@@ -134,14 +134,14 @@ SCORERS = table("score", NATIVE, ScorerMutant, (
     ("scores at T = 1", "scores", {"metadata": lambda self, metadata: replace(
         metadata, temperature=None if metadata.temperature is None else
         torch.where(metadata.temperature > 0, 1.0, metadata.temperature), row_kinds=None)}),
-    ("the threshold of a row that drops nothing is finite", "score thresholds", {"output": threshold_of_draw}),
-    ("a score applies XTC in no row", "score ceilings", fields(xtc_probability=None)),
-    ("a score applies XTC in rows without a seed", "score ceilings", fields(seeded=None)),
-    ("a score has the uniform of position 0", "score ceilings", {"metadata": lambda self, metadata: replace(
+    ("the threshold of a row that drops nothing is finite", "scores", {"output": threshold_of_draw}),
+    ("a score applies XTC in no row", "scores", fields(xtc_probability=None)),
+    ("a score applies XTC in rows without a seed", "scores", fields(seeded=None)),
+    ("a score has the uniform of position 0", "scores", {"metadata": lambda self, metadata: replace(
         metadata, positions=metadata.positions * 0, row_kinds=None)}),
-    ("a score with the temperature last filters at the temperature of the row", "score ceilings",
+    ("a score with the temperature last filters at the temperature of the row", "scores",
      fields(temperature_last=None)),
-    ("an entropy counts tokens above the ceiling", "score ceilings", {"output": without_xtc}),
+    ("an entropy counts tokens above the ceiling", "scores", {"output": without_xtc}),
 ), options={"quick": True})
 DRAWING_SCORERS = tuple(
     replace(mutant, capabilities=dict.fromkeys(("sample", "score"), NATIVE))

@@ -4,10 +4,9 @@ import torch
 
 from tokendraw import Need, SamplingMetadata, SamplingParams
 from tokendraw_testing import Effort, Subject, reference
-from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
-from tokendraw_testing.verify.draft_batch import chains
-from tokendraw_testing.verify.subject import VerifySubject
-from tokendraw_testing.verify.telling_drafts import DRAFT, SAMPLE, telling_batch
+from tokendraw_testing.cases.drafts import DRAFT, SAMPLE, chains, telling_call
+from tokendraw_testing.cases.telling import POSITION, telling_rows
+from tokendraw_testing.subjects import VerifySubject
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
@@ -47,13 +46,13 @@ def verifications():
     verifying, wrong, judged = VerifySubject(subject), [], 0
     for mode in ("rejection", "coupled"):
         for filtered in (False, True):
-            batch = telling_batch(SamplingParams(), filtered=filtered)
-            result = chains(batch.verify(verifying, mode, "chosen", gumbel_dtype="fp64"))
-            expected = [batch.walk(i, mode, "chosen", "fp64").tokens for i in range(len(batch))]
-            judged += len(batch)
+            asked = telling_call((mode, "chosen"), SamplingParams(), filtered=filtered, gumbel_dtype="fp64")
+            result = chains(asked.verify(verifying))
+            expected = [answer.tokens for answer in asked.answers()]
+            judged += len(result)
             wrong += [
-                [filtered, mode, i, expected[i], result[i]]
-                for i in range(len(batch))
-                if expected[i] != result[i]
+                [filtered, mode, i, *pair]
+                for i, pair in enumerate(zip(expected, result, strict=True))
+                if pair[0] != pair[1]
             ]
     return {"judged": judged, "wrong": wrong}

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from tokendraw_testing.crossing.covering import covering, random_case
+from tokendraw_testing.cases.factors import covering, random_case
 
 FACTORS = {"a": range(8), "b": range(7), "c": range(5), "d": (0, 1), "e": ("x", "y", "z")}
 

@@ -8,13 +8,11 @@ import pytest
 from tokendraw import SamplingParams
 from tokendraw_native import plugin
 from tokendraw_testing import Effort, reference
-from tokendraw_testing.crossing.covering import covering
-from tokendraw_testing.crossing.factors import Site, is_allowed, request_factors
-from tokendraw_testing.crossing.near_ties import LEAST_LEAD, make_near_tie
-from tokendraw_testing.crossing.rows import DESIGNS, TOPS, crossed_row
-from tokendraw_testing.rows.expectation import expect
-from tokendraw_testing.rows.noise_precision import POSITION, lucky_rows, place_row, telling_rows
-from tokendraw_testing.sample.crossed_statistics import coincidences
+from tokendraw_testing.cases.factors import Site, covering, is_allowed, request_factors
+from tokendraw_testing.cases.rows import DESIGNS, TOPS, crossed_row
+from tokendraw_testing.cases.telling import LEAST_LEAD, LUCK, POSITION, make_near_tie, place_row, telling_rows
+from tokendraw_testing.judges.expectation import expect
+from tokendraw_testing.statistics.draws import coincidences
 
 CAPABILITIES = plugin.tokendraw_describe().operations["sample"]
 DTYPES = ("float32", "bfloat16", "float16")
@@ -109,7 +107,7 @@ def as_bfloat16(values):
 def test_rows_distinguish_the_noise_in_every_dtype_and_wide_vocabulary(dtype, size):
     for row in telling_rows(*SAMPLE):
         assert len({token for token, _ in drawn(row, dtype, size)}) == 2
-    for row in lucky_rows(*SAMPLE):
+    for row in telling_rows(*SAMPLE, LUCK):
         (narrow, lead), (wide, other) = drawn(row, dtype, size)
         assert narrow // reference.TILE_SIZE == wide // reference.TILE_SIZE == 0
         assert min(lead, other) > 100 * reference.NEAR_TIE
@@ -123,7 +121,7 @@ def drawn(row, dtype, size):
 
 
 def test_noise_of_24_bits_never_draws_the_token_of_a_lucky_row():
-    for row in list(lucky_rows(*SAMPLE))[::2]:
+    for row in list(telling_rows(*SAMPLE, LUCK))[::2]:
         w0, *_ = reference.random_words(row.seed, POSITION, np.arange(reference.TILE_SIZE), reference.TOKEN)
         u = ((w0 >> np.uint64(8)).astype(np.float64) + 0.5) / 2**24
         scores = row.logits[: reference.TILE_SIZE] - np.log(-np.log1p(-u))
@@ -138,7 +136,7 @@ class TestCoincidences:
 
     @pytest.mark.slow
     def test_independent_rows_are_seldom_suspicious(self):
-        p_values = [coincidences(self.tokens(seed), self.SIZE).p_value for seed in range(200)]
+        p_values = [coincidences(self.tokens(seed), 1 / self.SIZE, "tokens").p_value for seed in range(200)]
         assert sum(p < 0.01 for p in p_values) < 10
         assert min(p_values) > 1e-5
 
@@ -146,13 +144,15 @@ class TestCoincidences:
     def test_noise_shared_at_any_distance_is_seen(self, distance):
         tokens = self.tokens(0)
         verdict = coincidences(
-            tokens[np.arange(self.ROWS) % distance] if distance > 1 else tokens // 2 * 0, self.SIZE
+            tokens[np.arange(self.ROWS) % distance] if distance > 1 else tokens // 2 * 0,
+            1 / self.SIZE,
+            "tokens",
         )
         assert verdict.p_value < 1e-12
 
     def test_ten_rows_with_shared_noise_are_seen_and_the_distance_is_named(self):
         tokens = self.tokens(0)
         tokens[1000:1010] = tokens[:10]
-        verdict = coincidences(tokens, self.SIZE)
+        verdict = coincidences(tokens, 1 / self.SIZE, "tokens")
         assert verdict.p_value < 1e-12
-        assert verdict.worst == "rows 1000 apart draw the same of 20011 tokens 10 times, expected 0.00"
+        assert verdict.worst == "1000 rows apart: the same tokens 10 times, expected 0.00"

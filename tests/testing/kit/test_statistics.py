@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from tokendraw_testing.kit.statistical_tests import fit, independence, pool_tokens, share, two_sided
-from tokendraw_testing.verify.near_distributions import bins_of_residuals
+from tokendraw_testing.statistics.verify import bins_of_residuals
 
 RNG = np.random.default_rng(1)
 PROBABILITIES = RNG.dirichlet(np.full(60, 0.4))
