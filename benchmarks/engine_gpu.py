@@ -1,15 +1,16 @@
-"""Times the calls of the sampler in vLLM's engine, with tokendraw-vllm and without, and compares its tokens.
+"""Times vLLM's engine and the calls of its sampler, with tokendraw-vllm and without, and compares its tokens.
 
     python benchmarks/engine_gpu.py MODEL --output benchmarks/results/h200_engine.md
 
-``MODEL`` is a folder; where it holds no model, one of 0.9 billion random weights and 151,936 tokens is written there.
+``MODEL`` is a folder; where it holds no model, a Qwen2 of random weights is written there, 0.9 billion by default.
 Four engines start one after the other, each in a process of its own: vLLM alone and with the adapter, without drafts
 and with drafts from n-grams. ``--drafts drawn`` starts two instead, with drafts drawn by a model of one layer, whose
 steps vLLM captures in no CUDA graph; events stand around the draw of each draft too. CUDA events stand around each call
 of vLLM's V2 ``Sampler`` or ``RejectionSampler``, from the logits to the tokens. "Queued" calls find the GPU at work, as
 behind a large model: the figure is the time of the GPU. A "call" is one as this engine makes it, whose small model lets
 the GPU wait for the host. A step is all of vLLM between two tokens of a request. Prompts of the engines with drafts
-repeat themselves, so that n-grams are found.
+repeat themselves, so that n-grams are found. On a CPU, with vLLM's V1 runner, only the steps are timed; there
+``--layers 2 --hidden-size 64`` leave mostly sampling of a step.
 
 Every engine also draws greedy texts, which have to be the same four times, and a text with a seed alone, beside others
 and in another place of the batch. vLLM's monitor of Triton reports the kernels compiled after the start.
@@ -21,6 +22,7 @@ import argparse
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -31,9 +33,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from random_model import write_model
-from vllm_start import ADAPTERS, REPORT, kernels
-
+REPORT = re.compile(r"Triton kernel JIT compilation during inference: (\w+)")
+ADAPTERS = {"vLLM alone": "0", "with tokendraw-vllm": "1"}
+"""Values of ``TOKENDRAW_VLLM`` by the name of an engine."""
 PROMPT_TOKENS = 16
 BOTH: dict[str, Any] = {"temperature": 0.8, "top_k": 50, "top_p": 0.9}
 Request = Callable[[int, int], dict[str, Any]]
@@ -73,20 +75,55 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--drafts", choices=("both", "with", "without", "drawn"), default="both")
     parser.add_argument("--timeout", type=float, default=280.0, help="seconds for an engine")
+    parser.add_argument("--layers", type=int, default=6, help="of a model that is written")
+    parser.add_argument("--hidden-size", type=int, default=2048, help="likewise, as is the next")
+    parser.add_argument("--vocab-size", type=int, default=151936)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--one-engine", action="store_true", help="measure in this process, print JSON")
     options = parser.parse_args()
     if options.one_engine:
         print(json.dumps(measured(options)), flush=True)
         return
-    if not (options.model / "config.json").exists():
-        write_model(options.model)
-    if options.drafts == "drawn" and not (draft_folder(options.model) / "config.json").exists():
-        write_model(draft_folder(options.model), layers=1)
+    write_model(options.model, options, options.layers)
+    if options.drafts == "drawn":
+        write_model(draft_folder(options.model), options, layers=1)
     text = "\n".join(lines(options)) + "\n"
     print(text)
     if options.output:
         options.output.write_text(text, encoding="utf-8")
+
+
+def write_model(folder: Path, options: argparse.Namespace, layers: int) -> None:
+    """Write a Qwen2 in bfloat16, whose logits have a standard deviation of 3, where there is no model."""
+    if (folder / "config.json").exists():
+        return
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=options.vocab_size,
+        hidden_size=options.hidden_size,
+        intermediate_size=3 * options.hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=max(1, options.hidden_size // 128),
+        num_key_value_heads=max(1, options.hidden_size // 256),
+        max_position_embeddings=4096,
+        initializer_range=options.hidden_size**-0.5,
+        tie_word_embeddings=False,
+    )
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"), torch.no_grad():
+        model = Qwen2ForCausalLM(config)
+        model.lm_head.weight.mul_(3)
+        model.to(torch.bfloat16).save_pretrained(folder)
+
+
+def kernels() -> set[str]:
+    """Return the names of triton-gumbel's kernels."""
+    import tokendraw_triton_gumbel
+
+    sources = Path(tokendraw_triton_gumbel.__file__).parent.glob("kernels/**/*.py")
+    return {name for path in sources for name in re.findall(r"^def (\w+)", path.read_text(), re.MULTILINE)}
 
 
 def lines(options: argparse.Namespace) -> Iterator[str]:
@@ -129,11 +166,15 @@ def lines(options: argparse.Namespace) -> Iterator[str]:
 
 def run_engine(options: argparse.Namespace, adapter: str, drafts: str, cache: Path) -> dict[str, Any]:
     """Start an engine in a new process; return the result of :func:`measured`, and the reported kernels."""
+    import torch
+
     settings = {
         "TOKENDRAW_VLLM": ADAPTERS[adapter],
         "TRITON_CACHE_DIR": str(cache),
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_USE_V2_MODEL_RUNNER": "1",
+        "VLLM_USE_V2_MODEL_RUNNER": str(int(torch.cuda.is_available())),
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
         "VLLM_LOGGING_COLOR": "0",
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
@@ -155,8 +196,8 @@ def run_engine(options: argparse.Namespace, adapter: str, drafts: str, cache: Pa
     log = run.stdout + run.stderr
     print("\n".join(line for line in log.splitlines() if "tokendraw:" in line), file=sys.stderr)
     (found,) = (line for line in run.stdout.splitlines() if line.startswith('{"versions"'))
-    compiled = sorted({name for name in REPORT.findall(log) if name in kernels()})
-    return json.loads(found) | {"compiled": compiled}
+    reported = {*REPORT.findall(log)}
+    return json.loads(found) | {"compiled": sorted(reported & kernels()) if reported else []}
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:

@@ -235,8 +235,6 @@ def _source(call, target, attributes):
 FOLDERS = (
     "tests/kernels/interpreted",
     "tests/fakes",
-    "tests/ranks",
-    "ranks/src",
     "plugins/triton_gumbel/src",
     "plugins/flashinfer/src",
     "integrations/vllm/src",

@@ -162,6 +162,8 @@ def test_a_bad_form_is_refused_and_changes_nothing(message):
 def test_slots_of_other_sizes_are_refused(sizes, message):
     given = {"num_slots": S, "max_tokens": M, "vocab_size": V} | sizes
     refused(message, InvalidParameterError, lambda: RequestSlots(**given))
+    with pytest.raises(AttributeError):  # nor may the sizes of slots change
+        filled().num_slots = 1
 
 
 def test_a_full_request_is_found_by_the_host_alone_until_it_may_be_full(monkeypatch):

@@ -102,7 +102,6 @@ def _text(value: str | float | None) -> str:
 
 @functools.cache
 def _javascript() -> str:
-    """Return the libraries that draw charts."""
     import vl_convert
 
     bundle = str(vl_convert.javascript_bundle(None))  # type: ignore[arg-type]  # optional, by its documentation

@@ -176,11 +176,6 @@ def fresh_seeds(rows: int, device: torch.device) -> Tensor:
     return torch.empty(rows, dtype=torch.int64, device=device).random_(-(2**63), None)
 
 
-def has_every_seed(metadata: SamplingMetadata) -> bool:
-    """Whether the host knows that every row has a seed."""
-    return metadata.facts.all_seeded and metadata.seed is not None
-
-
 def seeds_and_positions(
     metadata: SamplingMetadata, rows: int, device: torch.device, fresh: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

@@ -64,7 +64,7 @@ struct SampleArguments {
   int32_t threads;
 };
 
-// Sums over the finite logits of each row, as tokendraw.vocab_parallel.MomentSum; null: not wanted.
+// Sums over the finite logits of each row, as tokendraw.filters.MomentSum; null: not wanted.
 struct MomentArguments {
   Logits logits;
   const double* temperature;  // at which the filters look; null: 1

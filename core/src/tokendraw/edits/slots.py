@@ -195,16 +195,12 @@ class RequestSlots:
             max_thinking_ids,
         )
         self._state = SlotTensors(self._sizes, device_of(device))
-        self.num_slots, self.max_tokens, self.vocab_size = self._sizes[:3]
-        """S, M and V."""
-        self.device = self._state.device
-        """Device of all tensors."""
         self._histories = Histories(
             self._state.tokens, self._state.parameters.lengths, self._state.tables.counts
         )
         self._writer = SlotWriter(self._sizes, self._state)
         self._population = Population()
-        self._room = Room(self.max_tokens)
+        self._room = Room(self._sizes.max_tokens)
         self._metadata = MetadataCache(self._state)
         self.appender: Callable[[RequestTables, Tensor, Tensor], None] | None = None
         """Appends the tokens of a step in place of torch: ``append`` of the processor that last edited logits of these
@@ -212,6 +208,26 @@ class RequestSlots:
         self.captured_edits = EditFacts()
         """Edits that CUDA graphs record when they are captured: anything, unless an engine names those that a graph of
         its own is to serve. It replays that graph only while :attr:`facts` name no others."""
+
+    @property
+    def num_slots(self) -> int:
+        """S."""
+        return self._sizes.num_slots
+
+    @property
+    def max_tokens(self) -> int:
+        """M: the most tokens of a request."""
+        return self._sizes.max_tokens
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self._sizes.vocab_size
+
+    @property
+    def device(self) -> torch.device:
+        """Device of all tensors."""
+        return self._state.device
 
     @property
     def tables(self) -> RequestTables:

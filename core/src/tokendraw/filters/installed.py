@@ -68,7 +68,6 @@ def required_moments(names: Iterable[str]) -> tuple[Moment, ...]:
 
 @functools.lru_cache(maxsize=4)
 def _filters(variables: object, path: object) -> dict[str, Filter]:
-    """Load the usable filters, by name."""
     return {record.name: rule for record, rule in _look() if rule is not None}
 
 

@@ -102,7 +102,6 @@ def _checked(record: Any, name: str, value: str) -> Operation:
 
 
 def _refusal(name: object) -> str:
-    """Say why an operation cannot be used."""
     for record in installed_operations():
         if record.name == name and record.state is not State.AVAILABLE:
             return (

@@ -299,7 +299,6 @@ def _widest(logprobs: Collection[int | None]) -> int | None:
 
 
 def _largest(values: Collection[int | None], default: int) -> int | None:
-    """Return the largest value; None if one is unknown."""
     known = [value for value in values if value is not None]
     return None if len(known) < len(values) else max(known, default=default)
 

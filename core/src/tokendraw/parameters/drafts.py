@@ -250,7 +250,6 @@ class Drafts:
 
     @property
     def _ragged(self) -> dict[str, Tensor]:
-        """The tensors with an entry for each draft."""
         ids = {"draft_token_ids": self.draft_token_ids} if self.draft_token_ids.dim() == 1 else {}
         return ids | self._distributions
 
@@ -338,5 +337,4 @@ def _counts(num_drafts: Iterable[int]) -> tuple[int, ...]:
 
 
 def _first_rows(num_drafts: Iterable[int]) -> list[int]:
-    """Compute ``cu_num_logits`` from the drafts of each request."""
     return [0, *accumulate(count + 1 for count in num_drafts)]

@@ -99,7 +99,6 @@ def warmup_rules(plain: SamplingParams = _PLAIN) -> list[dict[str, float]]:
 
 
 def _known() -> list[str]:
-    """Return the names of rules: of installed filters and of fields."""
     return [record.name for record in installed_filters() if record.state is State.AVAILABLE] + [*_FIELDS]
 
 
@@ -109,7 +108,6 @@ def _field_values(params: SamplingParams) -> dict[str, float]:
 
 
 def _refusal(name: object, known: list[str], source: str) -> str:
-    """Say why a request cannot name a rule."""
     if name in {field.name for field in fields(SamplingParams)}:
         return (
             f"{source} needs rules that the engine has no parameter for, {all_of(known)}, found {name!r}. Pass the "

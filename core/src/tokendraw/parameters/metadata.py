@@ -299,7 +299,6 @@ class SamplingMetadata:
         return tensors
 
     def _check_filters(self) -> None:
-        """Refuse anything but tensors by names of installed filters."""
         if self.filters is None:
             return
         if not isinstance(self.filters, Mapping):

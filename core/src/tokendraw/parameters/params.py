@@ -124,9 +124,11 @@ class SamplingParams(_EditFlag):
 
     def __post_init__(self) -> None:
         """Set ``may_edit``: also for a value of another type than the default's, checked later."""
-        numbers = _edit_numbers(self)
+        r, f, p = self.repetition_penalty, self.frequency_penalty, self.presence_penalty
+        dry = self.dry_multiplier, self.dry_base, self.dry_allowed_length, self.dry_penalty_last_n
+        numbers = r, f, p, self.min_tokens, self.penalty_last_n, *dry  # torch.compile traces no attrgetter
         is_plain = (
-            [*map(type, numbers)] == _PLAIN_TYPES
+            [type(value) for value in numbers] == _PLAIN_TYPES
             and numbers == _PLAIN_NUMBERS
             and self.logit_bias is None
             and self.allowed_token_ids is None
@@ -163,11 +165,9 @@ class SamplingParams(_EditFlag):
 
 
 _draw_values = operator.attrgetter(*COLUMNS)
-_EDIT_NUMBERS = [
-    field for field in fields(SamplingParams) if field.name not in COLUMNS and field.hash is None
-]
-_edit_numbers = operator.attrgetter(*[field.name for field in _EDIT_NUMBERS])
-_PLAIN_NUMBERS = tuple([field.default for field in _EDIT_NUMBERS])
+_PLAIN_NUMBERS = tuple(
+    [field.default for field in fields(SamplingParams) if field.name not in COLUMNS and field.hash is None]
+)
 _PLAIN_TYPES = [*map(type, _PLAIN_NUMBERS)]
 
 

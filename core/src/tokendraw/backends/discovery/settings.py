@@ -178,7 +178,6 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _label(key: str, source: str) -> str:
-    """Name a setting: the variable, or the key in the file."""
     return repr(source) if source.startswith("TOKENDRAW_") else f"{key!r} in {source!r}"
 
 

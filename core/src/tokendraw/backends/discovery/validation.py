@@ -24,7 +24,6 @@ CapabilitiesType: TypeAlias = Callable[[str], type[HostCapabilities]]
 
 
 def _require(fits: bool, subject: str, needed: str, value: object) -> None:
-    """Raise a PluginError in words unless a value fits."""
     if not fits:
         raise PluginError(f"{subject} needs {needed}, found {format_value(value)}")
 

@@ -125,14 +125,6 @@ def weigh(x, max_logit, scale):
 
 
 @triton.jit
-def share_of(x, max_logit, scale):
-    """Return ``exp((x - max_logit) / T)`` for any ``max_logit``: if infinite, 1 where x equals it, and 0 elsewhere."""
-    is_finite = max_logit < float("inf")
-    weight = weigh(x, tl.where(is_finite & (max_logit > float("-inf")), max_logit, 0.0), scale)
-    return tl.where(is_finite, weight, (x == float("inf")).to(tl.float32))
-
-
-@triton.jit
 def scaled(x, max_logit, inverse, FP64: tl.constexpr):
     """Return ``(x - max_logit) / T``: 0 at the maximum, even an infinite one, and -inf where x is -inf.
 
