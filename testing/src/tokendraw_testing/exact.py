@@ -21,6 +21,7 @@ from torch import Tensor
 
 from tokendraw import SamplingMetadata
 from tokendraw.plugin import Call
+from tokendraw.tools import find_operation
 from tokendraw_testing.judges.rows import TOLERANCE
 from tokendraw_testing.kit.device import capture, require_new_draws, require_no_wait
 from tokendraw_testing.kit.inputs import bits, require_unmodified
@@ -47,7 +48,6 @@ _SHAPE: Final = (12, 1101)
 _MANY_ROWS: Final = (LARGE_BATCH_ROWS, 2100)
 MANY: Final = 100
 """Rows from which on examples make fewer batches."""
-_DEVICE_SHAPE: Final = (64, 32_000)
 _WIDE_SIZE: Final = 131_113
 _BATCHES: Final = (2, 7, 64, 65, 1000)
 _STRIDE: Final = 1 << 30
@@ -135,12 +135,17 @@ def lines(
     examples: Examples,
     flat: Callable[[Any], tuple[Batch, str]] | None = None,
     *,
+    alike: Examples | None = None,
+    device_shape: tuple[int, int] = (64, 32_000),
     graph: bool = True,
 ) -> tuple[Property, ...]:
     """Return the exact lines of an operation.
 
     :param prefix: of the lines' names.
     :param flat: makes a batch of rows without seeds over thousands of equal tokens, and names a row of its output.
+    :param alike: makes batches for which backends have launches of their own, of rows with like requests; None: those
+        of ``examples``. A device that sleeps queues about 1,000 launches, and a call with more of them waits.
+    :param device_shape: rows and vocabulary of batches on a CUDA device.
     :param graph: whether a replay of a graph is compared with a fresh call; elsewhere the operation has its own line.
     """
     properties = Properties(operation)
@@ -177,34 +182,45 @@ def lines(
     @properties.required(f"{prefix}strides")
     def strides(view: Any, trial: Trial) -> str:
         """Rows of any stride, with +inf and NaN between them, give what contiguous ones give, and so do parameters."""
-        limit, count = view.capabilities.max_vocab_size, 0
+        limit, count, num_far = view.capabilities.max_vocab_size, 0, 0
         sizes = (_SHAPE[1], 3, *[v for v in view.effort.crossed_sizes if v > 1 << 16][:1])
         served = [size for size in sizes if size <= (limit or size)] or [limit]
         for size in served[:: view.effort.fewer]:
             rows = view.effort.rows(_SHAPE[0], least=5) if size < 1 << 16 else 3
-            for batch in examples(view, trial.generator(f"rows {size}"), rows, size):
-                layouts = [_wider, _every_other, *[_far] * (count == 0 and not view.effort.interpreted)]
-                for layout in layouts:
-                    _require_layout(view, trial, batch.select(range(3)) if layout is _far else batch, layout)
-                count += 1
-        return f"{count} batches in {len(served)} vocabularies"
+            batches = list(examples(view, trial.generator(f"rows {size}"), rows, size))
+            for batch, layout in itertools.product(batches, (_wider, _every_other)):
+                _require_layout(view, trial, batch, layout)
+            if (
+                not count and not view.effort.interpreted
+            ):  # in the narrowest dtype, three rows or as many as there may be
+                narrow = min(batches, key=lambda batch: next(iter(batch.arguments().values())).itemsize)
+                num_far = next(
+                    (n for n in (3, 2, 1) if _require_layout(view, trial, narrow.select(range(n)), _far)), 0
+                )
+            count += len(batches)
+        return (
+            f"{count} batches in {len(served)} vocabularies"
+            + f", {num_far} rows behind 2**31 elements" * bool(num_far)
+        )
 
-    @properties.advertised(
-        f"{prefix}batch invariance",
-        lambda c: getattr(c, "batch_invariant", False),
-        Refusal({"batch_invariant": True}) if operation in ("sample", "verify") else None,
-    )
-    def batch_invariance(view: Any, trial: Trial) -> str:
-        """A request gets the same alone, in any batch, in any place, and beside any others."""
-        rng, largest = trial.generator("rows"), max(view.effort.batch_sizes)
-        count = max(5, view.effort.rows(2 * _SHAPE[0]))
-        for batch in examples(view, rng, count, _SHAPE[1]):
-            alone = [batch.select([i]).found(view)[0] for i in range(len(batch))]
-            for rows in [n for n in _BATCHES if n <= min(largest, batch.most)]:
-                order = (rng.permutation(rows) % len(batch)).tolist()
-                reason = difference([alone[i] for i in order], batch.select(order).found(view))
-                trial.require(reason is None, f"{batch}: {reason}: that of the request alone")
-        return f"requests alone and in batches of up to {min(largest, batch.most)}"
+    if hasattr(find_operation(operation).capabilities, "batch_invariant"):
+
+        @properties.advertised(
+            f"{prefix}batch invariance",
+            lambda c: c.batch_invariant,
+            Refusal({"batch_invariant": True}) if operation in ("sample", "verify") else None,
+        )
+        def batch_invariance(view: Any, trial: Trial) -> str:
+            """A request gets the same alone, in any batch, in any place, and beside any others."""
+            rng, largest = trial.generator("rows"), max(view.effort.batch_sizes)
+            count = max(5, view.effort.rows(2 * _SHAPE[0]))
+            for batch in examples(view, rng, count, _SHAPE[1]):
+                alone = [batch.select([i]).found(view)[0] for i in range(len(batch))]
+                for rows in [n for n in _BATCHES if n <= min(largest, batch.most)]:
+                    order = (rng.permutation(rows) % len(batch)).tolist()
+                    reason = difference([alone[i] for i in order], batch.select(order).found(view))
+                    trial.require(reason is None, f"{batch}: {reason}: that of the request alone")
+            return f"requests alone and in batches of up to {min(largest, batch.most)}"
 
     @properties.required(f"{prefix}threads")
     def threads(view: Any, trial: Trial) -> str:
@@ -227,7 +243,7 @@ def lines(
     def sync_free(view: Any, trial: Trial) -> str:
         """No call waits for the device: by torch's own check, and by a stopwatch behind a sleeping device."""
         count = 0
-        for batch in examples(view, trial.generator("rows"), *_DEVICE_SHAPE):
+        for batch in (alike or examples)(view, trial.generator("rows"), *device_shape):
             require_no_wait(trial, str(batch), _work(view, batch.call(view), batch.need))
             count += 1
         return f"{count} kinds of batches"
@@ -239,16 +255,20 @@ def lines(
         )
         def graph_capture(view: Any, trial: Trial) -> str:
             """A captured call follows logits, ids and positions that change in place, and draws anew at each replay."""
-            count = 0
-            for batch in examples(view, trial.generator("rows"), *_DEVICE_SHAPE):
+            count, rng = 0, trial.generator("rows")
+            makers = [examples, *[alike] * (alike is not None)]
+            for batch in itertools.chain(*(make(view, rng, *device_shape) for make in makers)):
                 arguments = batch.arguments()
-                work = _work(view, batch.call(view, arguments), batch.need)
+                call, need = batch.call(view, arguments), batch.need or view.usual_need
+                work = _work(view, call, need)
                 replay, output = capture(work)
                 for step in (1, 2):
                     for tensor in batch.changing(arguments):
                         tensor.copy_(tensor.clone().roll(step, 0))
                     expected = [each.cpu() for each in batch.followed(work())]
                     replay()
+                    reason = call.output_check(need)(output) or call.wrong_values(output, need)
+                    trial.require(reason is None, f"{batch}: a replay needs to return {reason}")
                     found = [each.cpu() for each in batch.followed(output)]
                     is_same = all(map(torch.equal, map(bits, found), map(bits, expected)))
                     trial.require(
@@ -296,13 +316,14 @@ def tensors_of(output: Any) -> list[Tensor]:
 # Layouts.
 
 
-def _require_layout(view: Any, trial: Trial, batch: Batch, layout: Callable[[Tensor], Tensor]) -> None:
+def _require_layout(view: Any, trial: Trial, batch: Batch, layout: Callable[[Tensor], Tensor]) -> bool:
+    """Require the same of another layout; tell whether there is memory for it."""
     expected = batch.found(view)
     arguments, buffers = batch.arguments(), list[Tensor]()
     try:
         laid_out = {name: _laid_out(value, layout, buffers) for name, value in arguments.items()}
     except RuntimeError:  # no memory for 2**31 elements; that nobody writes to is not there yet on a CPU
-        return
+        return False
     before = [] if layout is _far else [bits(_memory(each)).clone() for each in buffers]
     inside = [each.clone() for each in buffers]
     what = f"{batch}, {(layout.__doc__ or '').rstrip('.').lower()}"
@@ -313,6 +334,7 @@ def _require_layout(view: Any, trial: Trial, batch: Batch, layout: Callable[[Ten
         trial.require(
             torch.equal(bits(_memory(buffer)), memory), f"{what}: memory beside them needs to stay as it is"
         )
+    return True
 
 
 def _memory(view: Tensor) -> Tensor:

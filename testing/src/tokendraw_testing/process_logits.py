@@ -530,7 +530,7 @@ KIT = OperationKit(
     view=ProcessSubject,
     properties=(
         *properties.all,
-        *exact.lines("process_logits", "process ", _examples, graph=False),
+        *exact.lines("process_logits", "process ", _examples, device_shape=(16, 2000), graph=False),
     ),
     fuzz=fuzz,
 )

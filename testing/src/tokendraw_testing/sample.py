@@ -284,18 +284,22 @@ def _giving(request: CrossedRequest, number: int, rng: Generator) -> CrossedRequ
 
 def _require_given_padding(subject: SampleSubject, trial: Trial) -> None:
     """Require ids of ready tensors outside of the vocabulary to be padding, of any integer dtype and stride."""
+    size, pad = min(50, subject.capabilities.max_vocab_size or 50), PAD_TOKEN_ID
+    inside = [[min(3, size - 1), size, -1], [-2, size - 1, 2**31 - 1]]
     for dtype in (torch.int64, torch.int32):
-        wide = torch.tensor([[3, 7, 50, 7, -1, 7], [-2, 7, 49, 7, 2**31 - 1, 7]], dtype=dtype)
+        wide = torch.tensor(inside, dtype=dtype).repeat_interleave(2, 1)
+        wide[:, 1::2] = 0
         ids = wide.to(subject.device)[:, ::2]
         metadata = SamplingMetadata(logprob_token_ids=ids, facts=BatchFacts(max_logprobs=0))
-        logits = torch.arange(100.0).view(2, 50).to(subject.device)
+        logits = torch.arange(2.0 * size).view(2, size).to(subject.device)
         drawn = subject.call(logits, metadata, mode=subject.capabilities.logprobs_modes[0])
         assert drawn.logprobs is not None
         rows = LogprobRows(drawn.logprobs, drawn.log_kept_mass)
-        found, values, pad = rows.given_ids, rows.given_values, PAD_TOKEN_ID
+        found, values = rows.given_ids, rows.given_values
         trial.require(
-            found.tolist() == [[3, pad, pad], [pad, 49, pad]] and (values[found == pad] < -1e30).all(),
-            f"ids outside of [0, 50) need to be padding, found {found.tolist()} of {values.tolist()}",
+            found.tolist() == [[inside[0][0], pad, pad], [pad, size - 1, pad]]
+            and (values[found == pad] < -1e30).all(),
+            f"ids outside of [0, {size}) need to be padding, found {found.tolist()} of {values.tolist()}",
         )
 
 
@@ -643,8 +647,8 @@ class _RowBatch(exact.Batch):
         return len(self.requests)
 
     def __str__(self) -> str:
-        mode = f", {self.mode}" if self.mode else ""
-        return f"{len(self)} rows of {self.requests[0].row.site}{mode}"
+        row, mode = self.requests[0].row, f", {self.mode}" if self.mode else ""
+        return f"{len(self)} rows of {row.site}{mode}, the first {row.design}, {describe(row.params)}"
 
     def select(self, order: Sequence[int]) -> _RowBatch:
         return _RowBatch(self.subject, [self.requests[i] for i in order], self.mode)
@@ -705,8 +709,27 @@ def _examples(subject: SampleSubject, rng: Generator, rows: int, size: int) -> I
             yield _RowBatch(subject, [request.asking(5) for request in batch], mode)
 
 
+def _alike(subject: SampleSubject, rng: Generator, rows: int, size: int) -> Iterator[_RowBatch]:
+    """Make batches of a request each, then of all of them, and with logprobs, in the dtypes in turn."""
+    c, size = subject.capabilities, min(size, subject.capabilities.max_vocab_size or size)
+    seed_torch(rng)
+    requests = combinations(c, size)
+    groups = [[params] for params in requests[:: max(1, len(requests) // 8)]]
+    groups += [requests] * (not scalar_filters(c))
+    batches: list[tuple[list[SamplingParams], LogprobsMode | None]] = [(group, None) for group in groups]
+    batches += [([SamplingParams(logprobs=5)], mode) for mode in c.logprobs_modes]
+    logits = [gaussian(rng, size) for _ in range(rows)]
+    for (params, mode), dtype in zip(batches, itertools.cycle(c.dtypes), strict=False):
+        site, batch = Site(dtype, size), []
+        for i, x in enumerate(logits):
+            row = row_of(c, site, "bell", x, params[i % len(params)])
+            seed = i if i % 2 and has_counter(c) else None
+            batch.append(CrossedRequest(row, replace(row.params, seed=seed), i))
+        yield _RowBatch(subject, batch, mode)
+
+
 def _flat(subject: SampleSubject) -> tuple[_RowBatch, str]:
-    site = Site(subject.capabilities.dtypes[0], 32_000)
+    site = Site(subject.capabilities.dtypes[0], min(32_000, subject.capabilities.max_vocab_size or 32_000))
     row = row_of(subject.capabilities, site, "flat", np.zeros(site.size), SamplingParams())
     return _RowBatch(subject, [CrossedRequest(row, SamplingParams(), 0)] * 64, None), "tokens"
 
@@ -717,7 +740,7 @@ KIT = OperationKit(
         *properties.all,
         *statistics.properties.all,
         *kept_sets.lines("sample"),
-        *exact.lines("sample", "", _examples, _flat),
+        *exact.lines("sample", "", _examples, _flat, alike=_alike),
     ),
     fuzz=fuzz,
 )

@@ -207,5 +207,9 @@ def _examples(subject: ScoreSubject, rng: Generator, rows: int, size: int) -> It
 
 KIT = OperationKit(
     view=ScoreSubject,
-    properties=(*properties.all, *kept_sets.lines("score"), *exact.lines("score", "score ", _examples)),
+    properties=(
+        *properties.all,
+        *kept_sets.lines("score"),
+        *exact.lines("score", "score ", _examples, device_shape=(24, 32_000)),
+    ),
 )
