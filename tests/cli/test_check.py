@@ -335,7 +335,7 @@ def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_looked_at(terminal):
     shown, result = terminal(lambda stderr: in_a_process(*options, **streams, stderr=stderr, env=environment))
     assert "0/1" in shown
     assert "seeds at the edges" in shown
-    assert result.stdout.startswith(HEADING + "property              status ")
+    assert result.stdout.startswith(HEADING + "property            status ")
 
 
 @pytest.mark.slow

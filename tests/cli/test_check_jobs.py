@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -96,7 +97,10 @@ def test_an_interrupt_ends_all_processes_at_once(install, tmp_path):
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
-    assert (stdout, stderr, process.returncode) == ("", "Interrupted after 0 of 2 lines.\n\n", 130)
+    said = re.sub(
+        r"^0 of 2 lines after .*\n", "", stderr, flags=re.MULTILINE
+    )  # every 30 s, on a busy machine
+    assert (stdout, said, process.returncode) == ("", "Interrupted after 0 of 2 lines.\n\n", 130)
     for mark in marks.iterdir():
         with pytest.raises(ProcessLookupError):
             os.kill(int(mark.name), 0)

@@ -45,7 +45,7 @@ Examples = Callable[[Any, Generator, int, int], Iterator["Batch"]]
 
 _SHAPE: Final = (12, 1101)
 """Rows and an odd vocabulary of more than a tile."""
-_MANY_ROWS: Final = (LARGE_BATCH_ROWS, 2100)
+_MANY_ROWS: Final = (LARGE_BATCH_ROWS, 1101)
 MANY: Final = 100
 """Rows from which on examples make fewer batches."""
 _WIDE_SIZE: Final = 131_113

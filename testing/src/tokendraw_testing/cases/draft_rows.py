@@ -6,6 +6,7 @@ share a few values, so that the edge of a filter lies between groups and is cert
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -63,10 +64,7 @@ def make_pair(rng: Generator, family: str, size: int, params: SamplingParams) ->
 
 def corner_ids(rng: Generator, size: int, count: int) -> Array:
     """Pick ids on special paths of kernels: at the ends, at borders of tiles, behind the last full vector, far out."""
-    corners = {0, 1, size - 1, size - 2, size // 8 * 8 - 1, size // 8 * 8, (size - 1) // 1024 * 1024}
-    for border in _BORDERS:
-        corners |= {border - 1, border, border + 1}
-    inside_ids = [i for i in corners if 0 <= i < size]
+    inside_ids = _corners(size)
     tile_ids = rng.integers(max(0, size - 1024), size, 4)
     far_ids = rng.integers(size // 2, size, 4)
     preferred_ids = np.unique(
@@ -78,6 +76,14 @@ def corner_ids(rng: Generator, size: int, count: int) -> Array:
     if size - 1 not in chosen_ids and size > 1:
         chosen_ids[-1] = size - 1
     return np.array(chosen_ids)
+
+
+@functools.cache
+def _corners(size: int) -> list[int]:
+    corners = {0, 1, size - 1, size - 2, size // 8 * 8 - 1, size // 8 * 8, (size - 1) // 1024 * 1024}
+    for border in _BORDERS:
+        corners |= {border - 1, border, border + 1}
+    return [i for i in corners if 0 <= i < size]
 
 
 def scale_to_logits(y: Array, params: SamplingParams, rng: Generator) -> Array:

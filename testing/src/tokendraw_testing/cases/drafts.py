@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -133,6 +134,10 @@ class DraftRequest:
         return reference.prepare(self.target[0], replace(self.params, xtc_probability=0.0))
 
     def __str__(self) -> str:
+        return self._words
+
+    @functools.cached_property
+    def _words(self) -> str:
         seed = (
             "no seed" if self.params.seed is None else f"seed {self.params.seed} from position {self.first}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +40,10 @@ _TEMPERATURES: Final = (1.0, 0.7, 2.5, 0.004, 150.0, 1e-6, 1e6)
 _COPIES: Final = 3
 """Rows of each design and further filter in narrow vocabularies."""
 _SEEDED_COPIES: Final = 8
+_DEFAULTS: Final = {
+    name: getattr(SamplingParams(), name)
+    for name in ("temperature", "top_k", "top_p", "min_p", "typical_p", "xtc_probability", "xtc_threshold")
+}
 _MOST_POSITIONS: Final = 1 << 17
 _MOST_TILES: Final = 8
 _HITS: Final = 4
@@ -64,10 +69,11 @@ def combinations(capabilities: Capabilities, size: int) -> list[SamplingParams]:
 
 def describe(params: SamplingParams) -> str:
     """Describe a request in words."""
-    defaults = SamplingParams()
-    names = ("temperature", "top_k", "top_p", "min_p", "typical_p", "xtc_probability", "xtc_threshold")
-    values = {name: getattr(params, name) for name in names}
-    words = [f"{name} = {value:.10g}" for name, value in values.items() if value != getattr(defaults, name)]
+    words = [
+        f"{name} = {value:.10g}"
+        for name, default in _DEFAULTS.items()
+        if (value := getattr(params, name)) != default
+    ]
     words += [f"{name} = {value:.10g}" for name, value in (params.filters or {}).items()]
     return ", ".join(words) or "a plain row"
 
@@ -162,6 +168,10 @@ class CrossedRequest:
         return replace(self, params=replace(self.params, logprobs=logprobs, logprob_token_ids=given))
 
     def __str__(self) -> str:
+        return self._words
+
+    @functools.cached_property
+    def _words(self) -> str:
         seed, order = self.params.seed, self.params.filter_order
         words = f"{self.row.site}, {self.row.design}, {describe(self.params)}"
         words += {"joint": ", joint order", _LAST: ", temperature last"}.get(order, "")

@@ -32,13 +32,13 @@ def judge_chains(
     :param answers: of the call, from ``call.answers()``.
     :raises Violation: a chain, ``valid``, a threshold or log-probabilities are wrong.
     """
-    output, num_named = call.verify(subject), 0
+    output, num_named, words = call.verify(subject), 0, str(call)
     results, valid = chains(output), output.valid.tolist()
     if output.threshold is not None:
         _require_bounds(trial, call, output)
     for place, i in enumerate(call.order):
         request, answer, tokens = call.requests[i], answers[i], results[place]
-        what = f"{call}, request {place}: {request}"
+        what = f"{words}, request {place}: {request}"
         num_used = len(request.rows) if call.form.mode == "block" else len(tokens)
         is_known = is_settled(subject, request, num_used)
         if answer is not None and is_known:
