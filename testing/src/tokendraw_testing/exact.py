@@ -256,7 +256,7 @@ def lines(
         def graph_capture(view: Any, trial: Trial) -> str:
             """A captured call follows logits, ids and positions that change in place, and draws anew at each replay."""
             count, rng = 0, trial.generator("rows")
-            makers = [examples, *[alike] * (alike is not None)]
+            makers = [examples] if alike is None else [examples, alike]
             for batch in itertools.chain(*(make(view, rng, *device_shape) for make in makers)):
                 arguments = batch.arguments()
                 call, need = batch.call(view, arguments), batch.need or view.usual_need
