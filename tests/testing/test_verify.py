@@ -1,7 +1,9 @@
 """The kit's lines on verifiers with one planted bug each, and on correct verifiers."""
 
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,7 +12,9 @@ from mutants.verifiers import OPERATIONS, VERIFIERS, VerifierMutant, verifier_mu
 from tokendraw import philox
 from tokendraw.plugin import VerifyCapabilities
 from tokendraw_testing import Effort, Status, Subject, properties, reference, run
-from tokendraw_testing.verify import LARGEST_U, LEAST_U, U_POSITION
+from tokendraw_testing.kit.trial import Trial, Violation
+from tokendraw_testing.subjects import VerifySubject
+from tokendraw_testing.verify import KIT, LARGEST_U, LEAST_U, U_POSITION
 
 MUTANTS = by_name(VERIFIERS)
 LINES = [prop.name for prop in properties() if prop.operation == "verify"]
@@ -126,3 +130,27 @@ def test_on_a_device_a_hidden_sync_is_red_where_there_is_to_be_none():
 
     promised = replace(OPERATIONS["verify"], sync_free=True)
     assert one_line(verifier(Waiting, promised, device="cuda"), "verify sync-free").status is Status.FAILED
+
+
+def fuzzed(subject, number):
+    return KIT.fuzz(VerifySubject(subject), np.random.default_rng([0, number]), Trial("fuzz", 0))
+
+
+def test_a_random_case_depends_on_the_generator_alone():
+    subject = verifier(effort=Effort.tiny())
+    first, again, other = (fuzzed(subject, number) for number in (1, 1, 2))
+    assert first == again != other
+
+
+@pytest.mark.slow
+def test_random_cases_find_a_mistake_and_name_the_request():
+    unfiltered = MUTANTS["p without filters"].subject(effort=Effort.tiny())
+    result = []
+    for number in range(32):
+        try:
+            fuzzed(unfiltered, number)
+        except Violation as violation:
+            result.append(str(violation))
+    assert len(result) > 1
+    for words in result:
+        assert re.match(r"V = \d+ in \w+, \w+, \w+.*: .* drafts \[.* needs ", words), words

@@ -1,6 +1,7 @@
 """Mutants: a table of planted bugs, and of the kit's lines that have to see each bug.
 
-``families()`` returns all mutants by family. ``python -m mutants.report`` runs all and writes docs/planted-bugs.md.
+``families()`` returns all mutants by family. ``python -m mutants.report`` runs all and writes their totals into
+docs/numbers.md.
 """
 
 from __future__ import annotations
