@@ -54,7 +54,7 @@ test-all: test  ## The whole suite, without a GPU: twenty minutes
 	$(call SUITE,$(PROCESSES)) -m "slow and not gpu and not browser" $(PYTEST)
 
 # Weekly, and after each change of the kit: it takes three to six minutes on two cores.
-test-mutants: $(VENV)/.tools  ## Every planted bug against the line of the kit that has to see it, into docs/planted-bugs.md
+test-mutants: $(VENV)/.tools  ## Every planted bug against the line of the kit that has to see it; totals into docs/numbers.md
 	$(NO_COPIES)
 	OMP_NUM_THREADS=1 PYTHONPATH=tests/fakes $(BIN)/python -m mutants.report --processes $(PROCESSES)
 

@@ -268,7 +268,7 @@ def test_native_passes_the_quick_run_on_a_cpu_in_its_time():
 
 # Several processes: one that dies, and Ctrl-C during the work.
 
-TWO = ("--only", "process edits", "--only", "process order")
+TWO = ("--only", "process edits", "--only", "process unassigned rows")
 
 
 @pytest.fixture
@@ -305,7 +305,7 @@ def test_a_sampler_that_ends_its_process_is_red_and_spoils_no_json(install):
     found = json.loads(result.stdout)
     assert [(line["name"], line["detail"]) for line in found["lines"]] == [
         ("process edits", "a call ended the process with exit code 3"),
-        ("process order", "a call ended the process with exit code 3"),
+        ("process unassigned rows", "a call ended the process with exit code 3"),
     ]
     assert result.returncode == 1
     assert result.stderr.count("to stdout") == 2
@@ -333,7 +333,8 @@ def test_an_interrupt_ends_all_processes_at_once(install, tmp_path):
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
-    assert (stdout, stderr, process.returncode) == ("", "Interrupted after 0 of 2 lines.\n\n", 130)
+    said = re.sub(r"^0 of 2 lines after .*\n", "", stderr, flags=re.MULTILINE)  # every 30 s, on a busy machine
+    assert (stdout, said, process.returncode) == ("", "Interrupted after 0 of 2 lines.\n\n", 130)
     for mark in marks.iterdir():
         with pytest.raises(ProcessLookupError):
             os.kill(int(mark.name), 0)

@@ -16,7 +16,7 @@ from tokendraw import SamplingMetadata, SamplingParams, TokendrawError
 from tokendraw.cli import drawing as _drawing
 from tokendraw.cli.drawing import DemoModel, documentation, read_logits
 from tokendraw_testing import reference
-from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
+from tokendraw_testing.cases.telling import POSITION, telling_rows
 
 STORY = ["The cat sat on the mat, and the dog slept.", "The cat sat on the mat, and the bird sang."]
 """Two sentences with an obvious greedy continuation."""

@@ -12,9 +12,9 @@ from tokendraw import Drafts, SamplingMetadata, SamplingParams, speculative
 from tokendraw_native import sampler, verify
 from tokendraw_native.noise import Noise
 from tokendraw_testing import reference
+from tokendraw_testing.cases.drafts import DRAFT, SAMPLE, telling_call
+from tokendraw_testing.cases.telling import POSITION, telling_rows
 from tokendraw_testing.logits_families import gaussian
-from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
-from tokendraw_testing.verify.telling_drafts import DRAFT, SAMPLE, telling_batch
 
 FALSE_ALARM = 1e-7
 
@@ -124,25 +124,27 @@ def verified_with(sampler, part, kind="chosen", mode="rejection", *, device="cpu
 
     :param kind: what is given of the drafts.
     """
-    batch = telling_batch(SamplingParams(), filtered=filtered)
-    given = {"probs": batch.probs, "logits": batch.draft}.get(kind)
-    q = {} if given is None else {f"draft_{kind}": torch.cat(list(map(torch.from_numpy, given))).to(device)}
-    drafts = Drafts.from_lists(batch.ids, device=device, **q)
-    first = torch.tensor(batch.first, device=device)
+    calls = {
+        dtype: telling_call((mode, kind), SamplingParams(), filtered=filtered, gumbel_dtype=dtype)
+        for dtype in DTYPES
+    }
+    requests = calls["fp32"].requests
+    given = [torch.from_numpy(row) for request in requests for row in request.draft]
+    q = {f"draft_{kind}": torch.stack(given).to(device)} if given else {}
+    drafts = Drafts.from_lists([request.ids for request in requests], device=device, **q)
+    first = torch.tensor([request.first for request in requests], device=device)
     metadata = SamplingMetadata.from_params(
-        batch.params,
+        [request.params for request in requests],
         device=device,
         positions=speculative.row_positions(drafts.cu_num_logits, first, drafts.num_rows),
         row_index=speculative.row_index(drafts.cu_num_logits, drafts.num_rows),
     )
-    target = torch.cat(list(map(torch.from_numpy, batch.target))).to(device)
+    target = torch.stack([torch.from_numpy(row) for r in requests for row in r.target]).to(device)
     output = sampler.verify(target, drafts, metadata, mode=mode)
     counts = (output.num_accepted + 1).tolist()
     result = [row[:count] for row, count in zip(output.token_ids.tolist(), counts, strict=True)][part]
-    requests = range(len(batch))[part]
-    return _precision(
-        result, {dtype: [batch.walk(i, mode, kind, dtype).tokens for i in requests] for dtype in DTYPES}
-    )
+    answers = {dtype: call.answers()[part] for dtype, call in calls.items()}
+    return _precision(result, {d: [answer.tokens for answer in found] for d, found in answers.items()})
 
 
 def _precision(result, expected):

@@ -12,7 +12,7 @@ from fake_dists import faulty
 from goodness_of_fit import SAMPLE
 from tokendraw import Need, SamplerFallbackWarning, SamplerUnavailableError, SamplingMetadata, SamplingParams
 from tokendraw_testing import reference
-from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
+from tokendraw_testing.cases.telling import POSITION, telling_rows
 from tokendraw_transformers import _loading
 from tokendraw_transformers._loading import load_sampler
 from transformers_models import constant_model, draw, model_of, prompts

@@ -11,13 +11,8 @@ from tokendraw_triton_gumbel import plugin
 from triton_stand_ins import interpreted
 
 OPERATIONS = plugin.tokendraw_describe().operations
-NEED_COMPILED_KERNELS = {"rows behind 2**31 elements", "threads", "process threads"}
-VERIFICATIONS = (
-    "verify crossing",
-    "verify ceilings",
-    "verify filters from moments",
-    "verify thresholds",
-)
+NEED_COMPILED_KERNELS = {"threads", "score threads", "process threads"}
+VERIFICATIONS = ("verify crossing", "verify further filters")
 """Lines that take every way through the kernels of verifications. All of them would take the interpreter too long."""
 PARTS = 5
 """Parts of the kit: short enough that two processes end together."""

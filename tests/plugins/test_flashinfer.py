@@ -82,7 +82,7 @@ def calls_of(name):
 # The kit.
 
 
-NEED_MORE_DRAWS = ("verify rejection", "verify filters")
+NEED_MORE_DRAWS = ("verify distribution",)
 """Lines that need more draws than the smallest effort has."""
 KIT = {
     "all": (

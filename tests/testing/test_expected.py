@@ -8,8 +8,8 @@ import pytest
 
 from tokendraw import SamplingParams
 from tokendraw_testing import reference
+from tokendraw_testing.judges.expectation import expect
 from tokendraw_testing.logits_families import FAMILIES
-from tokendraw_testing.rows.expectation import expect
 
 REQUESTS = [
     SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m, filter_order=order)

@@ -7,11 +7,10 @@ import torch
 from tokendraw import BatchFacts, Drafts, SamplingMetadata, SamplingParams
 from tokendraw.plugin import HostCapabilities, ProcessCapabilities
 from tokendraw_testing import Subject, run
+from tokendraw_testing.cases.edits import EditRequest
 from tokendraw_testing.kit.matrix import Place, places, width_class
 from tokendraw_testing.process_logits import ProcessSubject
-from tokendraw_testing.process_logits.subject import EditRequest
-from tokendraw_testing.rows.subjects import SampleSubject
-from tokendraw_testing.verify.subject import VerifySubject
+from tokendraw_testing.subjects import SampleSubject, VerifySubject
 
 GREEDY = SamplingParams(temperature=0.0)
 SEEDED = SamplingParams(seed=3)
@@ -162,18 +161,19 @@ class Silent:
 
 
 def test_a_line_has_the_rows_of_the_line_and_the_report_the_missed_places(native):
-    report = run(native, only=["rows of shared slots", "torch.manual_seed"])
+    report = run(native, only=["seeds at the edges", "torch.manual_seed"])
     lines = {line.name: {tuple(place): rows for place, rows in line.looked} for line in report.lines}
     every = {Place("sample", dtype, 1024, "unseeded") for dtype in ("float32", "bfloat16", "float16")}
-    half = Place("sample", "bfloat16", 1024, "unseeded")
+    seeded = {Place("sample", dtype, 65536, "seeded") for dtype in ("float32", "bfloat16", "float16")}
     assert {name: set(looked) for name, looked in lines.items()} == {
-        "rows of shared slots": {half},
+        "seeds at the edges": seeded,
         "torch.manual_seed": every,
     }
     assert not every & set(report.missed)
-    assert len(report.missed) == 33
-    (entry,) = report.as_json()["lines"][0]["looked"]
-    assert entry == {**half._asdict(), "rows": lines["rows of shared slots"][half]}
+    assert len(report.missed) == 30
+    entry, *_ = report.as_json()["lines"][0]["looked"]
+    first, *_ = lines["seeds at the edges"]
+    assert entry == {**Place(*first)._asdict(), "rows": lines["seeds at the edges"][first]}
 
 
 def test_an_operation_without_rows_of_logits_has_no_matrix(dists):

@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from goodness_of_fit import drop_float64
-from tokendraw import InvalidParameterError, SamplingParams, philox
+from tokendraw import InvalidParameterError, philox
 from tokendraw_native import plugin
 from tokendraw_native.sampler import NativeSampler
-from tokendraw_testing import Effort, Status, Subject, reference, run
-from tokendraw_testing.rows.noise_precision import POSITION, SEEDS, telling_rows
-from tokendraw_testing.verify.telling_drafts import DRAFT, RESIDUAL, SAMPLE, telling_batch
+from tokendraw_testing import Effort, Status, Subject, run
+from tokendraw_testing.cases.telling import SEEDS
 
 CAPABILITIES = plugin.tokendraw_describe().operations
 LINES = ("noise precision", "verify noise precision")
@@ -30,42 +29,6 @@ def native(refusals=lambda need: need, **options):
 
 def failed(subject, lines=LINES):
     return {line.name for line in run(subject, only=lines).lines if line.status is Status.FAILED}
-
-
-@pytest.mark.parametrize("streams", [SAMPLE, RESIDUAL, DRAFT], ids=["sample", "residual", "draft"])
-def test_each_row_has_a_token_of_its_own_in_either_precision_and_neither_is_a_near_tie(streams):
-    for row in telling_rows(*streams):
-        for top_k in (0, row.kept):
-            prepared = reference.prepare(row.logits, SamplingParams(top_k=top_k))
-            (narrow, lead), (wide, other_lead) = (
-                reference.draw(prepared, row.seed, POSITION, dtype, streams) for dtype in ("fp32", "fp64")
-            )
-            assert prepared.certain
-            assert narrow != wide
-            assert min(lead, other_lead) > 100 * reference.NEAR_TIE
-
-
-@pytest.mark.parametrize("filtered", [False, True])
-@pytest.mark.parametrize("kind", ["chosen", "probs", "logits"])
-def test_each_verification_has_tokens_of_its_own_in_either_precision(kind, filtered):
-    batch = telling_batch(SamplingParams(), filtered=filtered)
-    narrow, wide = (
-        [batch.walk(i, "rejection", kind, dtype).tokens for i in range(len(batch))]
-        for dtype in ("fp32", "fp64")
-    )
-    assert [len(tokens) for tokens in wide[1:]] == [1] * 6 + [2] * 6  # recovered tokens, and bonus tokens
-    assert sorted(map(len, (narrow[0], wide[0]))) == [1, 2]  # accepted in one precision alone
-    assert all(a != b for a, b in zip(narrow, wide, strict=True))
-
-
-def test_the_seeds_are_those_of_the_public_random_numbers():
-    """The kit's reference and ``tokendraw.philox`` make the same of them."""
-    for stream, seed in SEEDS.items():
-        given = (torch.tensor([seed]), torch.tensor([POSITION]), torch.tensor([0]), stream)
-        made = [float(philox.gumbel(*given, dtype=dtype)) for dtype in ("fp32", "fp64")]
-        expected = [float(reference.gumbel(seed, POSITION, 0, stream, dtype)) for dtype in ("fp32", "fp64")]
-        assert made == pytest.approx(expected, rel=1e-6)
-        assert abs(made[0] - made[1]) > 0.05
 
 
 @pytest.mark.slow

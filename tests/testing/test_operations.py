@@ -17,12 +17,12 @@ def test_lines_of_an_operation_are_listed_alone_and_all_in_the_order_of_operatio
 def test_an_installed_plugin_of_a_single_operation_is_checked_by_its_lines(dists):
     dists.add_plugin("acme", deadly(operations=("process_logits",)))
     subject = Subject.installed("acme", device="cpu", quick=True)
-    (line,) = run(subject, operation="process_logits", only="process order").lines
+    (line,) = run(subject, operation="process_logits", only="process crossing").lines
     assert line.status is Status.PASSED
     assert run(subject, operation="verify").lines == ()
     with pytest.raises(InvalidParameterError) as error:
-        run(subject, operation="verify", only="process order")
-    assert str(error.value).startswith("'only' needs the name of a property, found 'process order'.")
+        run(subject, operation="verify", only="process crossing")
+    assert str(error.value).startswith("'only' needs the name of a property, found 'process crossing'.")
 
 
 def test_an_operation_without_a_folder_has_no_lines(monkeypatch):

@@ -8,9 +8,9 @@ import pytest
 from numpy_sampler import drawn, prepared
 from tokendraw import SamplingParams
 from tokendraw_testing import reference, reference_walk
+from tokendraw_testing.cases.rows import special_rows
+from tokendraw_testing.judges.expectation import expect
 from tokendraw_testing.logits_families import FAMILIES, gaussian
-from tokendraw_testing.rows.expectation import expect
-from tokendraw_testing.rows.special_rows import special_rows
 
 SIZES = (2, 31, 96, 97, 33, 95, 1025, 96)
 REQUESTS = [
@@ -36,7 +36,7 @@ def levels(rng, size):
 
 
 def poisoned(rng, size):
-    return list(special_rows(rng, max(64, size)).values())[rng.integers(11)].logits
+    return list(special_rows(rng, max(64, size)).values())[rng.integers(11)]
 
 
 @pytest.mark.parametrize("family", [*FAMILIES.values(), steps, levels, poisoned])

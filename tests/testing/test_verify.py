@@ -1,7 +1,9 @@
 """The kit's lines on verifiers with one planted bug each, and on correct verifiers."""
 
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,7 +12,9 @@ from mutants.verifiers import OPERATIONS, VERIFIERS, VerifierMutant, verifier_mu
 from tokendraw import philox
 from tokendraw.plugin import VerifyCapabilities
 from tokendraw_testing import Effort, Status, Subject, properties, reference, run
-from tokendraw_testing.verify.edges import LARGEST_U, LEAST_U, U_POSITION
+from tokendraw_testing.kit.trial import Trial, Violation
+from tokendraw_testing.subjects import VerifySubject
+from tokendraw_testing.verify import KIT, LARGEST_U, LEAST_U, U_POSITION
 
 MUTANTS = by_name(VERIFIERS)
 LINES = [prop.name for prop in properties() if prop.operation == "verify"]
@@ -23,9 +27,9 @@ DENSE = VerifyCapabilities(
 )
 """What a kernel takes that knows probabilities alone, as many drafts for every request."""
 STATISTICS = {
-    "a recovered token is drawn from p": "verify rejection",
-    "p without filters": "verify filters",
-    "bonus token from the row of the last draft": "verify rejection",
+    "a recovered token is drawn from p": "verify distribution",
+    "p without filters": "verify distribution",
+    "bonus token from the row of the last draft": "verify distribution",
 }
 """Bugs that show without seeds."""
 EXACT = ("token 0 behind the last token", "placeholders skipped", "u in [0, 1), accepted if u <= p / q")
@@ -70,20 +74,17 @@ def test_a_verifier_with_few_capabilities_is_refused_the_rest_in_words():
     assert report.failed == ()
     refusals = {line.name: line.detail for line in report.ended(Status.REFUSED)}
     assert refusals.keys() == {
-        "verify coupled",
-        "verify block",
         "verify batch invariance",
-        "verify thresholds",
         "verify sync-free",
         "verify graph capture",
     }
     (details,) = [line.detail for line in report.lines if line.name == "verify output"]
-    assert details == "3 shapes of batches; 11 requests beyond the capabilities refused"
+    assert details == "3 shapes of batches; 14 requests beyond the capabilities refused"
 
 
 def test_a_call_beyond_the_capabilities_without_a_refusal_is_a_failure(monkeypatch):
     monkeypatch.setattr("tokendraw.calls.routing.LoadedBackend.reason_against", lambda *given: None)
-    result = one_line(verifier(capabilities=DENSE), "verify coupled")
+    result = one_line(verifier(capabilities=DENSE), "verify output")
     assert (result.status, result.detail) == (
         Status.FAILED,
         "a call beyond the capabilities needs to be refused, found 'verify' called",
@@ -129,3 +130,27 @@ def test_on_a_device_a_hidden_sync_is_red_where_there_is_to_be_none():
 
     promised = replace(OPERATIONS["verify"], sync_free=True)
     assert one_line(verifier(Waiting, promised, device="cuda"), "verify sync-free").status is Status.FAILED
+
+
+def fuzzed(subject, number):
+    return KIT.fuzz(VerifySubject(subject), np.random.default_rng([0, number]), Trial("fuzz", 0))
+
+
+def test_a_random_case_depends_on_the_generator_alone():
+    subject = verifier(effort=Effort.tiny())
+    first, again, other = (fuzzed(subject, number) for number in (1, 1, 2))
+    assert first == again != other
+
+
+@pytest.mark.slow
+def test_random_cases_find_a_mistake_and_name_the_request():
+    unfiltered = MUTANTS["p without filters"].subject(effort=Effort.tiny())
+    result = []
+    for number in range(32):
+        try:
+            fuzzed(unfiltered, number)
+        except Violation as violation:
+            result.append(str(violation))
+    assert len(result) > 1
+    for words in result:
+        assert re.match(r"V = \d+ in \w+, \w+, \w+.*: .* drafts \[.* needs ", words), words

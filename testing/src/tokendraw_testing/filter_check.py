@@ -32,16 +32,17 @@ from tokendraw.filters import (
 from tokendraw.resolution import State, detect_host
 from tokendraw.tools import all_of, find_device, one_of
 from tokendraw_testing import reference, reference_floors
+from tokendraw_testing.cases.requests import Fields
+from tokendraw_testing.cases.rows import floor_designs
 from tokendraw_testing.kit.attempt import attempt, fixed_randomness
 from tokendraw_testing.kit.device import require_no_wait
 from tokendraw_testing.kit.report import Line, Report, Status
 from tokendraw_testing.kit.subject import Subject
 from tokendraw_testing.kit.trial import FALSE_ALARM, Trial, Violation
-from tokendraw_testing.rows.draws import fit_experiment
-from tokendraw_testing.rows.subjects import SampleSubject, crossed_orders
-from tokendraw_testing.sample.filters_from_moments import designs, judge_filters
-from tokendraw_testing.verify.ceilings import judge_choices
-from tokendraw_testing.verify.subject import VerifySubject
+from tokendraw_testing.sample import judge_further
+from tokendraw_testing.statistics.draws import fit_experiment
+from tokendraw_testing.subjects import SampleSubject, VerifySubject
+from tokendraw_testing.verify import judge_further as judge_verifications
 
 Array = NDArray[Any]
 Definition: TypeAlias = Callable[[Array, float], Array]
@@ -200,18 +201,21 @@ class _Check:
         values = list(told) or self.values
         return [{"filters": {self.rule.name: value}} for value in values[:: -(-len(values) // _MOST_VALUES)]]
 
+    @property
+    def fields(self) -> list[Fields]:
+        """Return the same fields as the kit's cases take them."""
+        return [functools.partial(_given, request) for request in self.requests]
+
     def sampled(self, subject: Subject, trial: Trial) -> str:
         """Rows keep and draw what the floors from float64 moments say, beside min-p, top-p and top-k."""
-        return judge_filters(SampleSubject(subject), trial, [r["filters"] for r in self.requests])
+        return judge_further(SampleSubject(subject), trial, self.fields)
 
     def verified(self, subject: Subject, trial: Trial) -> str:
         """Seeded chains of drafts are those of rows with these floors; so are drafts, and their probabilities."""
         c: Any = subject.capabilities.get("verify")
         if c is None or c.seeding != "counter" or not {*self.rule.moments} <= {*c.row_moments}:
             trial.skip("needs a sampler that verifies drafts with seeds and these moments, found none")
-        orders = crossed_orders(c)
-        choices = [{"filter_order": order, **r} for order in orders for r in self.requests]
-        return judge_choices(VerifySubject(subject), trial, choices)
+        return judge_verifications(VerifySubject(subject), trial, self.fields)
 
     def distribution(self, subject: Subject, trial: Trial) -> str:
         """Kept tokens are drawn by their renormalised probabilities, all others never."""
@@ -321,6 +325,10 @@ def _look(look: Callable[[Trial], str], name: str, about: str, trial: Trial, dev
     return Line(name=name, about=about, status=status, **facts | trial.figures)
 
 
+def _given(fields: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return fields
+
+
 def _without_form(trial: Trial) -> str:
     trial.skip("needs a floor of the right form, found none")
 
@@ -337,7 +345,7 @@ def _select(lines: Iterable[str], only: Iterable[str]) -> list[str]:
 def _rows(rng: np.random.Generator, sizes: Iterable[int], values: Sequence[float]) -> list[_Row]:
     """Make a row of each design and size for each value."""
     rows = []
-    for design, y in [pair for size in sizes for pair in designs(rng, size).items()]:
+    for design, y in [pair for size in sizes for pair in floor_designs(rng, size).items()]:
         finite = y[y > -np.inf]
         moments = reference_floors.moments(*np.unique(-finite, return_counts=True))
         rows += [_Row(design, finite, value, moments) for value in values]

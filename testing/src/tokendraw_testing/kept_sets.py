@@ -26,6 +26,8 @@ from numpy.random import Generator
 from torch import Tensor
 
 from tokendraw import InvalidParameterError, SamplingMetadata, SamplingParams
+from tokendraw_testing.cases.requests import describe
+from tokendraw_testing.judges.rows import TOLERANCE
 from tokendraw_testing.kit.operation import find
 from tokendraw_testing.kit.property import Properties, Property
 from tokendraw_testing.kit.statistical_tests import fit
@@ -33,8 +35,6 @@ from tokendraw_testing.kit.subject import Subject
 from tokendraw_testing.kit.trial import Trial, Verdict, Violation
 from tokendraw_testing.reference_filters import EDGE
 from tokendraw_testing.reference_floors import EDGE as FLOOR_EDGE
-from tokendraw_testing.rows.logprobs import TOLERANCE
-from tokendraw_testing.rows.requests import describe
 
 _OPERATIONS: Final = ("sample", "verify", "score")
 _MODE: Final = "processed_logprobs"

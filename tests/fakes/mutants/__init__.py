@@ -1,6 +1,7 @@
 """Mutants: a table of planted bugs, and of the kit's lines that have to see each bug.
 
-``families()`` returns all mutants by family. ``python -m mutants.report`` runs all and writes docs/planted-bugs.md.
+``families()`` returns all mutants by family. ``python -m mutants.report`` runs all and writes their totals into
+docs/numbers.md.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from unittest import mock
 
 import tokendraw
 from tokendraw_testing import Status, Subject, run
-from tokendraw_testing.crossing import table as crossing_table
-from tokendraw_testing.crossing.covering import allow_every_case, covering
-from tokendraw_testing.sample import crossed_statistics
-from tokendraw_testing.verify.crossing import lines as verify_lines
+from tokendraw_testing import verify as verify_lines
+from tokendraw_testing.cases import rows as crossed_rows
+from tokendraw_testing.cases.factors import allow_every_case, covering
+from tokendraw_testing.statistics import sample as sample_statistics
 
 _MODULES = (
     "samplers",
@@ -39,7 +40,7 @@ _TABLES = {}
 def shared_tables():
     """Cache tables by factors and generator state, so that later random numbers stay equal."""
     with contextlib.ExitStack() as stack:
-        for module in (crossing_table, crossed_statistics, verify_lines):
+        for module in (crossed_rows, sample_statistics, verify_lines):
             stack.enter_context(mock.patch.object(module, "covering", _cached(module.__name__)))
         yield
 

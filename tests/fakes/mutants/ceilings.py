@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from unittest import mock
 
 import torch
 
 import tokendraw_native.ceilings as pieces
 import tokendraw_native.filters as native_filters
-import tokendraw_native.row_stats as native_stats
 from mutants.corner_calls import INF
-from mutants.corners import exchange, threshold, tokens, uniform, verify
+from mutants.corners import exchange, tokens, uniform, verify
 from mutants.samplers import in_every_call
 from tokendraw import philox
 from tokendraw_native.row_stats import row_stats
 
-TYPICAL, XTC, LAST = "typical-p", "XTC", "filter order temperature_last"
+FURTHER = "further filters"
 
 
 def patch(module, **names):
@@ -33,10 +31,6 @@ def typical(change):
 def whole_row(native, rows, weight, threshold, params):
     least, greatest = native(rows, weight, None, params)
     return least if threshold is None else least.maximum(threshold), greatest
-
-
-def with_likeliest(native, rows, *arguments):
-    return native(rows, *arguments)[0], rows.max
 
 
 def without_ties(call):
@@ -66,28 +60,6 @@ def least_likely_too(native, rows, weight, threshold, ceiling, params):
     top = rows.max if ceiling is None else ceiling
     found = native(rows, weight, threshold, ceiling, params)
     return torch.where(found < top, below(rows, threshold, found), found)
-
-
-def single_likely_token(native, rows, weight, threshold, ceiling, params):
-    top = rows.max if ceiling is None else ceiling
-    found = native(rows, weight, threshold, ceiling, params)
-    is_one = ((rows.x == top).sum(-1, keepdim=True) == 1) & (found == top) & (params.xtc_threshold < INF)
-    return torch.where(is_one, below(rows, threshold, top), found)
-
-
-def of_whole_row(native, rows, weight, threshold, ceiling, params):
-    found = native(rows, weight, torch.full_like(threshold, -INF), None, params).maximum(threshold)
-    return found if ceiling is None else found.minimum(ceiling)
-
-
-def of_the_mass_of_top_p(native, rows, weight, threshold, ceiling, params):
-    """Take for the kept mass of a row in the order joint at least top-p, although a floor may leave less."""
-    if params.top_p is None or params.joint is None:
-        return native(rows, weight, threshold, ceiling, params)
-    kept = weight.where(rows.x >= threshold, 0.0).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True)
-    factor = torch.where(params.joint & (params.top_p < 1), (params.top_p / kept).clamp(min=1.0), 1.0)
-    params = replace(params, xtc_threshold=params.xtc_threshold * factor)
-    return native(rows, weight, threshold, ceiling, params)
 
 
 def xtc_uniform(change):
@@ -121,14 +93,6 @@ def second_of_greedy(call, ids):
     return torch.where(call.greedy & (probability > 0), call.logits.float().topk(2).indices[:, 1], ids)
 
 
-def largest_as_ceiling(call, output):
-    if output.ceiling is None:
-        return output
-    return replace(
-        output, ceiling=torch.where(output.ceiling < INF, call.logits.float().amax(-1), output.ceiling)
-    )
-
-
 def keeps_xtc(params, noise, dtype):
     """Apply XTC to drafts in every row."""
     return params if noise is None else pieces.decide_xtc(params, noise, dtype)
@@ -136,48 +100,22 @@ def keeps_xtc(params, noise, dtype):
 
 # fmt: off
 SAMPLERS = (
-    in_every_call("typical-p drops tokens that tie with the last one", TYPICAL, change=without_ties),
-    in_every_call("typical-p looks at the whole row, before top-k", TYPICAL, patch=typical(whole_row)),
-    in_every_call("typical-p keeps the likeliest token", TYPICAL, patch=typical(with_likeliest)),
-    in_every_call("typical-p stops before the token that reaches its mass", TYPICAL, patch=patch(
-        pieces, first_reaching=lambda mass, target: (mass < target).sum(-1, keepdim=True).sub(1).clamp(min=0))),
-    in_every_call("typical-p counts the mass at half of p", TYPICAL, where=lambda call: ~call.greedy,
-                  change=lambda call: call if call.metadata.typical_p is None else call.with_fields(
-                      typical_p=torch.where(call.metadata.typical_p < 1, call.metadata.typical_p / 2, 1.0))),
-    in_every_call("XTC drops the least of the likely tokens too", XTC, patch=xtc(least_likely_too)),
-    in_every_call("XTC drops a single likely token", XTC, patch=xtc(single_likely_token)),
-    in_every_call("XTC takes probabilities of the whole row", XTC, patch=xtc(of_whole_row)),
-    in_every_call("XTC takes the mass that a floor leaves for at least top-p", XTC, patch=xtc(of_the_mass_of_top_p)),
-    in_every_call("XTC has the threshold 0.1 in every row", XTC,
-                  change=lambda call: call.with_fields(xtc_threshold=None)),
-    in_every_call("XTC drops the argmax of a greedy row", XTC, output=tokens(second_of_greedy)),
-    in_every_call("the uniform of XTC is that of the acceptance of a draft", XTC, patch=stream(philox.ACCEPT)),
-    in_every_call("the uniform of XTC is that of token 0", XTC, patch=stream(philox.TOKEN)),
-    in_every_call("rows without seeds share the uniform of XTC", XTC, unseeded=True, patch=xtc_uniform(
-        lambda call, noise, u, dtype: u[:1].expand_as(u))),
-    in_every_call("the uniform of XTC is that of position 0", XTC, unseeded=False, patch=xtc_uniform(
-        lambda call, noise, u, dtype: philox.uniform(
-            noise.seed, noise.position * 0, noise.position * 0, philox.XTC, dtype))),
-    in_every_call("the ceiling is the largest logit of the row", XTC, output=largest_as_ceiling),
-    in_every_call("the threshold is -inf where tokens were dropped from above alone", XTC, output=threshold(
-        lambda call, found: torch.where(call.logits.float().where(call.logits > -INF, INF).amin(-1) == found,
-                                        -INF, found))),
-    in_every_call("temperature last: the draw is at temperature 1", LAST, change=at_one),
-    in_every_call("temperature last: filters look at the temperature of the row", LAST,
-                  patch=patch(native_stats, at_filters=lambda params: params)),
-    in_every_call("temperature last: min-p stands before top-k and top-p", LAST,
+    in_every_call("typical-p drops tokens that tie with the last one", FURTHER, change=without_ties),
+    in_every_call("typical-p looks at the whole row, before top-k", FURTHER, patch=typical(whole_row)),
+    in_every_call("XTC drops the least of the likely tokens too", FURTHER, patch=xtc(least_likely_too)),
+    in_every_call("XTC drops the argmax of a greedy row", FURTHER, output=tokens(second_of_greedy)),
+    in_every_call("the uniform of XTC is that of token 0", FURTHER, patch=stream(philox.TOKEN)),
+    in_every_call("temperature last: min-p stands before top-k and top-p", FURTHER,
                   patch=patch(native_filters, _min_p_by_place=lambda params: (params.min_p, None))),
-    in_every_call("temperature last counts as top_k_first", LAST, change=lambda call: call.with_fields(
-        temperature_last=None)),
 )
 VERIFIERS = (
-    verify("XTC leaves the rows of a target alone", "verify ceilings", patch=exchange(
+    verify("XTC leaves the rows of a target alone", "verify further filters", patch=exchange(
         decide_xtc=lambda params, noise, dtype: pieces.decide_xtc(params, None, dtype))),
-    verify("XTC drops tokens of a draft's distribution", "verify ceilings", patch=exchange(decide_xtc=keeps_xtc)),
-    verify("typical-p leaves the rows of a target alone", "verify ceilings", change=lambda call: call.with_fields(
+    verify("XTC drops tokens of a draft's distribution", "verify further filters",
+           patch=exchange(decide_xtc=keeps_xtc)),
+    verify("typical-p leaves the rows of a target alone", "verify further filters",
+           change=lambda call: call.with_fields(
         typical_p=None)),
-    verify("the weight of a dropped token above the kept ones counts", "verify ceilings", patch=lambda call: (
-        mock.patch.object(native_stats.RowStats, "drops", lambda self, x: x < self.threshold))),
 )
 # fmt: on
 MUTANTS = {"Samplers, filters from above": SAMPLERS, "Verifiers, filters from above": VERIFIERS}

@@ -139,11 +139,6 @@ class CornerCall:
         """Replace fields of the metadata, and keep the facts about the batch."""
         return replace(self, metadata=replace(self.metadata, **columns))
 
-    def with_params_of(self, source: Tensor, *names: str) -> CornerCall:
-        """Give each row the parameters ``names`` of row ``source``."""
-        columns = {name: getattr(self.metadata, name) for name in names}
-        return self.with_params(**{n: None if c is None else c[source] for n, c in columns.items()})
-
     def with_noise_of(self, source: Tensor) -> CornerCall:
         """Give rows without a seed the noise of the rows ``source`` [rows]."""
         seed, positions = self.metadata.seed, self.metadata.positions
@@ -248,11 +243,6 @@ class CornerCall:
     def row_steps(self) -> Tensor:
         """The place of each row in the request: [rows]."""
         return self.row - self.drafts.cu_num_logits.long()[self.row_requests]
-
-    @property
-    def has_chosen_drafts(self) -> bool:
-        """Whether drafts come without a distribution."""
-        return self.drafts.draft_logits is None and self.drafts.draft_probs is None
 
     def with_drafts(self, **fields: object) -> CornerCall:
         """Replace fields of the drafts."""

@@ -179,7 +179,11 @@ def merged(rows, wrong, right):
         ours, theirs = getattr(wrong, name), getattr(right, name)
         if isinstance(ours, LogprobsTensors):
             return merged(rows, ours, theirs)
-        return None if ours is None else torch.where(rows.view(-1, *[1] * (ours.dim() - 1)), ours, theirs)
+        if ours is None or len(ours) != len(
+            rows
+        ):  # a bound of each row of a target, which no bug of a request changes
+            return theirs
+        return torch.where(rows.view(-1, *[1] * (ours.dim() - 1)), ours, theirs)
 
     return replace(right, **{field.name: column(field.name) for field in fields(right)})
 
@@ -228,17 +232,6 @@ def exchange(**names):
     return lambda call: mock.patch.dict(vars(pieces), names)
 
 
-def never_accepted(steps):
-    """Patch the acceptance: drafts of the steps ``steps(call)`` are rejected."""
-    native = pieces.accepts
-
-    def patch(call):
-        refused = steps(call)
-        return mock.patch.dict(vars(pieces), accepts=lambda u, p, q: native(u, p, q) & ~refused)
-
-    return patch
-
-
 class Distribution:
     """A distribution with changed probabilities: ``change(probabilities, rows)``."""
 
@@ -275,11 +268,6 @@ def logprobs(change):
         return replace(output, logprobs=replace(output.logprobs, **change(call, output.logprobs)))
 
     return output
-
-
-def logprob_values(change):
-    """Replace the logprob values of an output: ``change(call, values)``."""
-    return logprobs(lambda call, best: {"logprobs": change(call, best.logprobs)})
 
 
 def ranks(change):

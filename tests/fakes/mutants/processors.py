@@ -79,14 +79,6 @@ def again(change):
     return process
 
 
-def biased_ids(self, tables):
-    return nullcontext(), replace(tables, counts=tables.counts ^ 2)  # the flag of ids with a bias
-
-
-def repeated_drafts(self, tables):
-    return rows(seconds)["patch"](self), replace(tables, num_distinct=torch.zeros_like(tables.num_distinct))
-
-
 def tables(**changes):
     """Replace fields of the tables: ``change(tables)`` for each."""
     return {
@@ -177,14 +169,6 @@ def draft_early(result):
     return {"step": result.step + 1, "drafted": torch.where(is_before, shifted, result.drafted)}
 
 
-def once_each(result):
-    drafted = result.drafted.clone()
-    for i in range(1, drafted.shape[1]):
-        again = (drafted[:, :i] == drafted[:, i : i + 1]).any(1)
-        drafted[again, i] = -1
-    return {"drafted": drafted}
-
-
 def seconds(result):
     """Leave of the drafts before a row those that are there for the second time."""
     drafted = torch.full_like(result.drafted, -1)
@@ -192,15 +176,6 @@ def seconds(result):
         is_second = (result.drafted[:, :i] == result.drafted[:, i : i + 1]).sum(1) == 1
         drafted[is_second, i] = result.drafted[is_second, i]
     return {"drafted": drafted}
-
-
-def prompt_as_output(self):
-    native = logits_processing.recent_tokens
-
-    def recent_tokens(tables, *arguments):
-        return native(replace(tables, num_prompt=torch.zeros_like(tables.num_prompt)), *arguments)
-
-    return patch.object(logits_processing, "recent_tokens", recent_tokens)
 
 
 def without_recent_drafts(self):
@@ -212,71 +187,28 @@ def without_recent_drafts(self):
     )
 
 
-def placeholders_as_ids(result):
-    before = torch.arange(result.drafted.shape[1]) < result.step
-    return {"drafted": torch.where(before, result.drafted.clamp(min=0), result.drafted)}
-
-
 # fmt: off
 PROCESSORS = table("process_logits", EVERYTHING, ProcessorMutant, (
-    ("penalties applied twice", ("process edits", "process order"),
+    ("penalties applied twice", ("process edits", "process crossing"),
      {"process": in_steps(("any_bias", *PENALTIES, *MASKS), PENALTIES)}),
     ("logits below 0 divided", "process edits",
      {"patch": lambda self: patch.object(torch, "where", divide_all)}),
-    ("tokens of the prompt counted as output", "process edits",
-     tables(counts=lambda t: t.counts + ((t.counts & 1) << 4))),
-    ("tokens of the output counted as prompt", ("process edits", "process order"),
+    ("tokens of the output counted as prompt", ("process edits", "process crossing"),
      tables(counts=lambda t: torch.where(t.counts >= 16, (t.counts & 14) | 1, t.counts))),
-    ("presence subtracted by the count", "process edits",
-     tables(frequency=lambda t: t.frequency + t.presence, presence=lambda t: torch.zeros_like(t.presence))),
-    ("no bias of ids that did not occur", "process edits", tables(
-        bias=lambda t: t.bias * ((t.counts.gather(1, t.bias_ids.long().clamp(min=0)) & ~14) > 0))),
-    ("a word of allowed ids taken whole", "process edits",
-     tables(allowed=lambda t: torch.where(t.allowed != 0, -1, 0).to(torch.int32))),
-    ("bad words that begin in the prompt", "process edits", tables(
-        num_prompt=lambda t: torch.zeros_like(t.num_prompt), min_tokens=lambda t: t.min_tokens * 0)),
     ("stop ids held back for a token too long", "process edits",
      tables(min_tokens=lambda t: t.min_tokens + (t.min_tokens > 0))),
-    ("a token too many in the window of penalties", "process edits",
-     tables(penalty_last_n=lambda t: t.penalty_last_n + (t.penalty_last_n > 0))),
-    ("a budget that is spent a token late", "process edits",
-     tables(thinking_budget=lambda t: t.thinking_budget + (t.thinking_budget >= 0))),
-    ("a budget that the prompt spends", "process edits", {"patch": prompt_as_output}),
-    ("of the end of thinking the first id alone", "process edits",
-     tables(num_thinking_end=lambda t: t.num_thinking_end.clamp(max=1))),
-    ("a bitmask that holds where a budget is spent", "process order", {"process": bitmask_last}),
-    ("matches of DRY a token longer before they cost", "process edits",
-     tables(dry_allowed_length=lambda t: t.dry_allowed_length + 1, dry_max_match=lambda t: t.dry_max_match + 1)),
+    ("a bitmask that holds where a budget is spent", "process crossing", {"process": bitmask_last}),
     ("breakers inside matches of DRY", "process edits",
      tables(dry_breakers=lambda t: torch.full_like(t.dry_breakers, -1))),
-    ("a token too many searched by DRY", "process edits", tables(dry_last_n=lambda t: t.dry_last_n + 1)),
-    ("powers of DRY without a limit", "process edits",
-     tables(dry_max_match=lambda t: torch.full_like(t.dry_max_match, 1 << 20))),
-    ("DRY in front of the penalties", "process order",
-     {"process": in_steps(("any_dry",), ("any_bias", "any_penalty", "any_penalty_last_n", *MASKS))}),
-    ("drafts left out of the window of penalties", "process drafts", {"patch": without_recent_drafts}),
+    ("drafts left out of the window of penalties", "process crossing", {"patch": without_recent_drafts}),
     ("last word of a bitmask ignored", "process edits", {"arguments": last_word_ignored}),
-    ("penalties applied twice to ids with a bias", "process order", {"process": again(biased_ids)}),
-    ("bias added behind penalties", "process order",
-     {"process": in_steps((*PENALTIES, *MASKS), ("any_bias",))}),
-    ("bias rounded before penalties", "process order",
-     {"process": in_steps(("any_bias", *MASKS), PENALTIES)}),
-    ("last id unedited", ("process shapes", "process edits"), {"process": last_id_unedited}),
+    ("last id unedited", ("process crossing", "process edits"), {"process": last_id_unedited}),
     ("rows read as if they lay dense", "process strides", {"process": dense_rows}),
-    ("every logit through float32, with 0 added", "process rows left alone",
-     {"after": lambda self, logits, slots, row_index: logits.copy_(logits.float() + 0.0)}),
-    ("NaN off in ids that occurred", "process special values", {"after": lambda self, logits, slots, row_index:
-        logits.masked_fill_(logits.isnan() & (slots.tables.counts[row_index] > 0), float("-inf"))}),
-    ("rows in the order of slots", "process any slots",
-     {"arguments": lambda self, row_index, bitmask, drafts: (row_index.sort().values, bitmask, drafts)}),
-    ("slots as they were first seen", "process any slots", {"tables": first_tables}),
+    ("slots as they were first seen", "process crossing", {"tables": first_tables}),
     ("a slot that does not exist read as the next", "process unassigned rows",
      {"arguments": lambda self, row_index, bitmask, drafts: (row_index.clamp(1, 1), bitmask, drafts)}),
     ("flags of counts cleared in the slots", "process inputs unmodified", {"after": clear_flags}),
-    ("a draft counted in its own row", "process drafts", rows(draft_early)),
-    ("an id drafted twice counted once", "process drafts", rows(once_each)),
-    ("penalties applied twice to an id drafted twice", "process drafts", {"process": again(repeated_drafts)}),
-    ("a placeholder counted as id 0", "process drafts", rows(placeholders_as_ids)),
+    ("a draft counted in its own row", "process crossing", rows(draft_early)),
     ("rows behind the last request given to it", "process drafts on the device",
      rows(lambda result: {"exists": torch.ones_like(result.exists)})),
 ), options={"effort": Effort.tiny()})

@@ -66,13 +66,6 @@ def through_one_buffer():
     return copied
 
 
-def logprobs_copied(self, output):
-    if output.logprobs is None:
-        return output
-    values = through_one_scratch(output.logprobs.logprobs)
-    return replace(output, logprobs=replace(output.logprobs, logprobs=values))
-
-
 def first_argument(method, base, copied):
     """Copy the first argument of a method."""
 
@@ -111,7 +104,6 @@ RACES = (
     *races("sample", SamplerMutant, "threads",
            ("one scratch buffer for all threads of a sampler",
             first_argument("sample", SamplerMutant, through_one_scratch)),
-           ("one scratch buffer for logprobs", {"output": logprobs_copied}),
            ("one buffer for the tokens of a sampler", {"output": in_one_buffer}),
            ("one buffer for all samplers", first_argument("sample", SamplerMutant, through_one_buffer()))),
     *races("verify", VerifierMutant, "verify threads",

@@ -18,7 +18,7 @@ import tokendraw_native.moments as native_pieces
 from mutants import Mutant, table
 from mutants.corner_calls import INF, CornerCall
 from mutants.corners import Corner, draw, given, ranks, threshold
-from mutants.sample_corners import fixed, fresh_seeds, shared_noise
+from mutants.sample_corners import fixed, shared_noise
 from tokendraw import SamplerOutput
 from tokendraw.plugin import Capabilities
 from tokendraw_native import plugin
@@ -101,13 +101,6 @@ def at_temperature(mode):
     return other_need
 
 
-def less_rounded_share(self, output, *rest):
-    if output.logprobs is None or not self.is_changed:
-        return output
-    shift = output.log_kept_mass.exp().log().nan_to_num(neginf=0.0).unsqueeze(-1)
-    return replace(output, logprobs=replace(output.logprobs, logprobs=output.logprobs.logprobs - shift))
-
-
 def two_sums(self, logits, metadata):
     output = SamplerMutant.sample(self, logits, metadata)
     if output.log_kept_mass is None:
@@ -164,28 +157,9 @@ def leak_nan(call: CornerCall) -> CornerCall:
     return call.with_logits(torch.where(below.unsqueeze(-1), NAN, call.logits))
 
 
-def largest_dropped(call, threshold):
-    """The bound of a filter that compares with > in place of >=."""
-    x = call.logits.float()
-    below = torch.where(x < threshold.unsqueeze(-1), x, -INF).amax(-1)
-    return torch.where(below > -INF, below, threshold)
-
-
-def least_of_row(call, threshold):
-    """What a filter keeps least, where it drops nothing."""
-    x = call.logits.float()
-    return torch.where(threshold == -INF, torch.where(x > -INF, x, INF).amin(-1), threshold)
-
-
 def given_sorted(call, ids, values):
     order = torch.where(ids >= 0, ids, 1 << 40).argsort(dim=-1, stable=True)
     return ids.gather(-1, order), values.gather(-1, order)
-
-
-def given_once(call, ids, values):
-    """An id that was listed before is padding."""
-    again = (ids.unsqueeze(-1) == ids.unsqueeze(-2)).tril(-1).any(-1)
-    return torch.where(again, -1, ids), torch.where(again, -INF, values)
 
 
 def given_at_one(call, ids, values):
@@ -293,61 +267,43 @@ SAMPLERS = (
         (FLAT_P, "kept sets", in_nucleus(SamplerMutant, "sample", halved_in_flat_rows)),
         (f"{FLAT_P} and no threshold asked for", "kept sets", in_nucleus(
             SamplerMutant, "sample", halved_in_flat_rows, lambda need: not need.threshold)),
-        (FLAT_MASS, "kept sets", in_nucleus(SamplerMutant, "sample", cut_mass)),
         (f"{FLAT_MASS} in the order joint", "kept sets", in_nucleus(SamplerMutant, "sample", cut_in_joint_order)),
     ), options=QUICK),
     *table("sample", NATIVE, SamplerMutant, (
         ("1 % of the tail dropped", "distribution", {"change": drop_tail}),
-        ("XTC is off where nobody asks for thresholds", "XTC", {"change": without_xtc})), options=QUICK),
-    in_every_call("one noise row shared by the batch", "rows of a batch", unseeded=True, change=shared_noise(1)),
-    in_every_call("noise index wrapping at 2**15 rows", "rows of a batch", unseeded=True, change=shared_noise(2**15)),
+        ("XTC is off where nobody asks for thresholds", "further filters", {"change": without_xtc})), options=QUICK),
+    in_every_call("one noise row shared by the batch", "independent draws", unseeded=True, change=shared_noise(1)),
+    in_every_call("noise index wrapping at 2**15 rows", "independent draws", unseeded=True, change=shared_noise(2**15)),
     in_every_call("top-k off by one, upwards", "crossed requests", where=lambda call: call.top_k > 0,
                   change=lambda call: call.with_params(top_k=call.top_k + 1)),
-    in_every_call("top-k off by one, downwards", "crossed requests", where=lambda call: call.top_k > 1,
-                  change=lambda call: call.with_params(top_k=call.top_k - 1)),
     in_every_call("strict in place of inclusive top-p", "crossed requests",
                   where=lambda call: call.has_top_p & ~call.greedy, change=CornerCall.without_crossing),
     in_every_call("joint in place of sequential", "crossed requests", change=fixed(joint=True)),
     in_every_call("ties by index while declaring values", "crossed requests", change=CornerCall.exact_k),
-    in_every_call("seed ignored after row 0", "crossed requests", unseeded=False, where=lambda call: call.row > 0,
-                  change=fresh_seeds),
     in_every_call("position ignored", "crossed requests",
                   change=lambda call: call.with_fields(positions=torch.zeros_like(call.metadata.positions))),
-    in_every_call("the threshold is the largest dropped logit", "thresholds", output=threshold(largest_dropped)),
-    in_every_call("the threshold lies between two logits", "thresholds", output=threshold(
+    in_every_call("the threshold lies between two logits", "crossed requests", output=threshold(
         lambda call, found: found.nextafter(torch.full_like(found, -INF)))),
-    in_every_call("the threshold is a logit where nothing was dropped", "thresholds", output=threshold(least_of_row)),
-    in_every_call("the threshold of greedy rows is -inf", "thresholds", output=threshold(
+    in_every_call("the threshold of greedy rows is -inf", "crossed requests", output=threshold(
         lambda call, found: torch.where(call.greedy, -INF, found))),
-    in_every_call("the threshold is rounded to bfloat16", "thresholds", output=threshold(
-        lambda call, found: found.bfloat16().float())),
-    in_every_call("given ids are sorted", "given logprobs", output=given(given_sorted)),
-    in_every_call("given ids have the logprobs of the row before", "given logprobs",
-                  output=given(lambda call, ids, values: (ids, values.roll(1, 0)))),
-    in_every_call("given ids outside of the vocabulary count as id 0", "given logprobs", change=padding_as_id_0),
-    in_every_call("an id that is given twice comes back once", "given logprobs", output=given(given_once)),
-    in_every_call("given ids have raw logprobs in every mode", "given logprobs", output=given(given_at_one)),
-    in_every_call("the deviation of a sample in place of the population", "filters from moments", patch=moments(
+    in_every_call("given ids are sorted", "crossed logprobs", output=given(given_sorted)),
+    in_every_call("given ids outside of the vocabulary count as id 0", "crossed logprobs", change=padding_as_id_0),
+    in_every_call("given ids have raw logprobs in every mode", "crossed logprobs", output=given(given_at_one)),
+    in_every_call("the deviation of a sample in place of the population", "further filters", patch=moments(
         lambda rows, found, _: {"std": found.std * (found.count / (found.count - 1)).sqrt()})),
-    in_every_call("moments count logits of -inf", "filters from moments", patch=moments(
+    in_every_call("moments count logits of -inf", "further filters", patch=moments(
         lambda rows, found, _: {"std": found.std * (found.count / rows.x.shape[-1]).sqrt()})),
-    in_every_call("the deviation of the logits at T = 1", "filters from moments", patch=moments(
-        lambda rows, found, inverse: {"std": (found.std / inverse).float()})),
-    in_every_call("entropy in bits", "filters from moments", patch=moments(
+    in_every_call("entropy in bits", "further filters", patch=moments(
         lambda rows, found, _: {"entropy": found.entropy / math.log(2)})),
-    in_every_call("the sum of p^2 without the largest token", "filters from moments", patch=moments(
-        lambda rows, found, _: {"collision": found.collision - (-2 * found.log_mass).exp()})),
-    in_every_call("the floor is that of what top-k left", "filters from moments", patch=floor_behind_top_k),
-    in_every_call("the lowest of several floors counts", "filters from moments", patch=lowest_floor),
-    in_every_call("a filter drops the largest token", "filters from moments", change=without_the_largest),
+    in_every_call("the floor is that of what top-k left", "further filters", patch=floor_behind_top_k),
+    in_every_call("the lowest of several floors counts", "further filters", patch=lowest_floor),
+    in_every_call("a filter drops the largest token", "further filters", change=without_the_largest),
     in_every_call("argmax over a padded tile", "last ids", change=lambda call: call.with_logits(
         torch.nn.functional.pad(call.logits, (0, -call.size % 1024)))),
     in_every_call("NaN leaking to the next row", "far NaN and infinities", change=leak_nan),
     in_every_call("rank off by one", "crossed logprobs", output=ranks(lambda call, counts, ids: counts - 1)),
     *table("sample", NATIVE, SamplerMutant, (
         ("raw logprobs taken after temperature", "crossed logprobs", {"other_need": at_temperature("raw_logprobs")}),
-        ("processed logprobs above 0", "crossed logprobs",
-         {"other_need": at_temperature("processed_logprobs"), "output": less_rounded_share}),
         ("log_kept_mass above 0", "crossed logprobs", {"sample": two_sums}),
         ("input modified", "inputs unmodified",
          {"change": lambda self, logits, metadata: (

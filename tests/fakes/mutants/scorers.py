@@ -90,26 +90,11 @@ def without_xtc(self, scored, logits, token_ids, metadata):
     return replace(scored, entropy=native(self.need, self.device).score(logits, token_ids, plain).entropy)
 
 
-def certain(best, logits, metadata):
-    """Every token of a greedy row has log-probability 0."""
-    temperature = metadata.per_row("temperature")
-    first = best.logprobs[:, 0]
-    hits = torch.zeros_like(first, dtype=torch.bool) if temperature is None else ~(temperature > 0)
-    changed = torch.where(hits & (best.token_ids[:, 0] >= 0) & (first == -INF), 0.0, first)
-    return {"logprobs": torch.cat((changed.unsqueeze(1), best.logprobs[:, 1:]), 1)}
-
-
 def strict_ranks(best, logits, metadata):
     token = best.token_ids[:, :1].clamp(min=0)
     x = logits.float().nan_to_num(nan=-INF, posinf=INF, neginf=-INF)
     ranks = (x > x.gather(1, token)).sum(1) + 1
     return {"ranks": torch.where(best.token_ids[:, 0] >= 0, ranks, 0)}
-
-
-def threshold_of_draw(self, scored, logits, token_ids, metadata):
-    if scored.threshold is None:
-        return scored
-    return replace(scored, threshold=scored.threshold.masked_fill(scored.threshold == -INF, -1e30))
 
 
 # fmt: off
@@ -123,25 +108,10 @@ SCORERS = table("score", NATIVE, ScorerMutant, (
     ("padding counts as token 0", "score output", {"tokens": lambda self, token_ids, logits: torch.where(
         (token_ids >= 0) & (token_ids < logits.shape[1]), token_ids, 0)}),
     ("entropies in bits", "scores", entropy(lambda found, logits, metadata: found / math.log(2.0))),
-    ("entropies of the raw logits in every mode", "scores", entropy(at_one)),
     ("entropies without the filters", "scores", {"output": without_filters}),
-    ("entropies of greedy rows as at T = 1", "scores", entropy(
-        lambda found, logits, metadata: torch.where(found == 0, at_one(found + 1, logits, metadata), found))),
     ("the entropy of a row of -inf is 0", "score output", entropy(
         lambda found, logits, metadata: found.nan_to_num(nan=0.0))),
-    ("every token of a greedy row is certain", "scores", logprobs(certain)),
     ("ranks count the tokens that are strictly larger", "scores", logprobs(strict_ranks)),
-    ("scores at T = 1", "scores", {"metadata": lambda self, metadata: replace(
-        metadata, temperature=None if metadata.temperature is None else
-        torch.where(metadata.temperature > 0, 1.0, metadata.temperature), row_kinds=None)}),
-    ("the threshold of a row that drops nothing is finite", "score thresholds", {"output": threshold_of_draw}),
-    ("a score applies XTC in no row", "score ceilings", fields(xtc_probability=None)),
-    ("a score applies XTC in rows without a seed", "score ceilings", fields(seeded=None)),
-    ("a score has the uniform of position 0", "score ceilings", {"metadata": lambda self, metadata: replace(
-        metadata, positions=metadata.positions * 0, row_kinds=None)}),
-    ("a score with the temperature last filters at the temperature of the row", "score ceilings",
-     fields(temperature_last=None)),
-    ("an entropy counts tokens above the ceiling", "score ceilings", {"output": without_xtc}),
 ), options={"quick": True})
 DRAWING_SCORERS = tuple(
     replace(mutant, capabilities=dict.fromkeys(("sample", "score"), NATIVE))

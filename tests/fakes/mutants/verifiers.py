@@ -15,14 +15,12 @@ from mutants.samplers import (
     cut_mass,
     halved_in_flat_rows,
     in_nucleus,
-    less_rounded_share,
 )
 from mutants.verify_corners import from_row_before_bonus, last_tie_only, processed
 from tokendraw import philox
 from tokendraw_native import plugin
 from tokendraw_native.chain import num_accepted
 from tokendraw_native.draw import DRAFT, RESIDUAL, Streams, draw
-from tokendraw_native.noise import Noise
 from tokendraw_native.sampler import NativeSampler
 from tokendraw_native.verify import _last_token as last_token
 from tokendraw_native.verify import num_accepted_in_block
@@ -107,31 +105,9 @@ def without_share(target, draft, row, draft_row, is_drawn, is_plain, share, nois
     return last_token(target, draft, row, draft_row, is_drawn, is_plain, None, noise, dtype)
 
 
-def uniform_at_0(noise, stream, dtype, index=None):
-    return philox.uniform(noise.seed, noise.position, torch.zeros_like(noise.position), stream, dtype)
-
-
 def in_block(change):
     """Accept in a block with changed arguments."""
     return exchange(num_accepted_in_block=lambda *args: num_accepted_in_block(*change(*args)))
-
-
-def first_in_block(chain, shares, excess, u):
-    counts = [
-        num_accepted_in_block(replace(chain, num_drafts=chain.num_drafts.clamp(max=most)), shares, excess, u)
-        for most in range(len(chain.steps))
-    ]
-    is_first = torch.stack(counts, -1) > 0
-    return torch.where(is_first.any(-1), is_first.int().argmax(-1), 0)
-
-
-def last_but_one(chain, shares, excess, u):
-    """The last draft but one judged as the last one is, by r alone."""
-    mass = excess + 1 - shares
-    likely = torch.where(mass > 0, excess / mass, 1.0)
-    likely = torch.where(chain.steps >= chain.num_drafts.unsqueeze(-1) - 1, shares, likely)
-    accepted = chain.up_to(chain.num_drafts + 1)[:, 1:] & (u[:, :-1] <= likely[:, 1:])
-    return (accepted * chain.steps[1:]).amax(-1) if accepted.shape[1] else torch.zeros_like(chain.first)
 
 
 # fmt: off
@@ -141,32 +117,26 @@ VERIFIERS = (
             VerifierMutant, "verify", halved_in_flat_rows)),
         (f"{FLAT_MASS}, in verifications", "verify kept sets", in_nucleus(VerifierMutant, "verify", cut_mass)),
     ), options={"quick": True}),
-    in_every_call("a recovered token has the noise of the draft in whose place it stands", "verify rejection",
+    in_every_call("a recovered token has the noise of the draft in whose place it stands", "verify distribution",
                   patch=exchange(RESIDUAL=DRAFT)),
     in_every_call("a recovered token has the tile noise of a plain draw", "verify crossing",
                   patch=exchange(RESIDUAL=Streams(philox.RESIDUAL_TOKEN, philox.TILE))),
-    in_every_call("a recovered token is drawn from p", "verify rejection",
+    in_every_call("a recovered token is drawn from p", "verify distribution",
                   patch=exchange(residual=lambda p, q: p)),
-    in_every_call("acceptance by the words that drew the draft's likeliest tokens", "verify rejection",
+    in_every_call("acceptance by the words that drew the draft's likeliest tokens", "verify distribution",
                   patch=exchange(philox=mock.Mock(wraps=philox, ACCEPT=philox.DRAFT_TOKEN))),
     in_every_call("u in [0, 1), accepted if u <= p / q", "verify sure drafts",
                   patch=exchange(accepts=lambda u, p, q: (q > 0) & (u - 0.5 / 2**32 <= p / q))),
     in_every_call("u rounded to float32, which reaches 1", "verify sure drafts",
                   patch=exchange(accepts=lambda u, p, q: (q > 0) & (u.float() < (p / q).float()))),
-    in_every_call("block: the residual without r", "verify block", patch=exchange(_last_token=without_share)),
-    in_every_call("block: r not capped", "verify block", patch=exchange(block_shares=uncapped)),
-    in_every_call("block: the last draft but one judged by r alone", "verify block",
-                  patch=exchange(num_accepted_in_block=last_but_one)),
-    in_every_call("block: the first i in place of the largest", "verify block",
-                  patch=exchange(num_accepted_in_block=first_in_block)),
+    in_every_call("block: the residual without r", "verify distribution", patch=exchange(_last_token=without_share)),
+    in_every_call("block: r not capped", "verify distribution", patch=exchange(block_shares=uncapped)),
     in_every_call("block: one u for all drafts", "verify crossing", patch=in_block(
         lambda chain, shares, excess, u: (chain, shares, excess, u[:, :1].expand_as(u)))),
-    in_every_call("block: u at index 0, whose later ones the next verification has again", "verify block",
-                  patch=lambda call: mock.patch.object(Noise, "uniform", uniform_at_0)),
-    in_every_call("p without filters", "verify filters", change=off("top_k", "top_p", "min_p", "joint")),
-    in_every_call("q without filters from moments", "verify filters from moments",
+    in_every_call("p without filters", "verify distribution", change=off("top_k", "top_p", "min_p", "joint")),
+    in_every_call("q without filters from moments", "verify further filters",
                   patch=processed(lambda params: replace(params, filters=None, filter_names=()))),
-    in_every_call("bonus token from the row of the last draft", "verify coupled", change=from_row_before_bonus),
+    in_every_call("bonus token from the row of the last draft", "verify distribution", change=from_row_before_bonus),
     in_every_call("placeholders skipped", "verify crossing", output=without_placeholders, patch=exchange(
         num_accepted=lambda chain, accepted: num_accepted(chain, accepted | (chain.drafted < 0)))),
     in_every_call("given ids have the logprobs of the next step", "verify crossing",
@@ -176,15 +146,11 @@ VERIFIERS = (
                   patch=exchange(draw=lambda *args: draw(*args, RESIDUAL))),
     in_every_call("a request invalid by a row that it does not use", "verify crossing", output=every_row_counts),
     in_every_call("greedy requests take the highest id on a tie", "verify crossing", change=last_tie_only),
-    in_every_call("log_kept_mass of the request's first row for every token", "verify crossing", output=kept_mass(
-        lambda call, mass: torch.where(mass > -torch.inf, mass[:, :1], mass))),
     in_every_call("log_kept_mass 0 behind the last token", "verify crossing",
                   output=kept_mass(lambda call, mass: mass.nan_to_num(neginf=0.0))),
-    in_every_call("the threshold of the request's first row for every row", "verify thresholds", output=threshold(
+    in_every_call("the threshold of the request's first row for every row", "verify crossing", output=threshold(
         lambda call, found: found[call.first_rows[call.row_requests]])),
     *table("verify", OPERATIONS["verify"], VerifierMutant, (
-        ("processed logprobs of a verification above 0", "verify crossing",
-         {"mode_of_logprobs": "processed_logprobs", "output": less_rounded_share}),
     ), options={"quick": True}),
     in_every_call("ids beyond the vocabulary replaced in place", "verify inputs unmodified",
                   change=placeholders_in_place),

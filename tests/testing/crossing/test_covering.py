@@ -6,7 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from tokendraw_testing.crossing.covering import covering, random_case
+from tokendraw_native import plugin
+from tokendraw_testing.cases.factors import Site, covering, is_allowed, random_case, request_factors
+from tokendraw_testing.cases.rows import DESIGNS, TOPS, crossed_row
 
 FACTORS = {"a": range(8), "b": range(7), "c": range(5), "d": (0, 1), "e": ("x", "y", "z")}
 
@@ -64,3 +66,13 @@ def test_factors_that_no_case_meets_are_an_error():
     message = "'factors' need values that are allowed together, found none of ['a', 'b', 'c', 'd', 'e']."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         random_case(FACTORS, np.random.default_rng(0), lambda case: len(case) < 3)
+
+
+@pytest.mark.slow
+def test_rounding_decides_the_filters_of_few_designed_rows():
+    sites = [Site(dtype, v) for dtype in ("float32", "bfloat16", "float16") for v in (2, 33, 1025, 5003)]
+    requests = request_factors(plugin.tokendraw_describe().operations["sample"])
+    factors = {"site": sites, "design": DESIGNS, "top": TOPS, **requests}
+    rngs = [np.random.default_rng(seed) for seed in range(3)]
+    rows = [crossed_row(case, rng, "value") for rng in rngs for case in covering(factors, rng, is_allowed)]
+    assert sum(row.is_settled for row in rows) > 0.85 * len(rows)

@@ -6,7 +6,8 @@ import torch
 from scipy import stats
 
 from tokendraw_testing.kit.statistical_tests import fit, independence, pool_tokens, share, two_sided
-from tokendraw_testing.verify.near_distributions import bins_of_residuals
+from tokendraw_testing.statistics.draws import coincidences
+from tokendraw_testing.statistics.verify import bins_of_residuals
 
 RNG = np.random.default_rng(1)
 PROBABILITIES = RNG.dirichlet(np.full(60, 0.4))
@@ -102,3 +103,33 @@ def test_bins_of_residuals_have_no_gap_where_the_residual_has_not_every_kind_of_
     p, q = p[:2], q[:2]  # the token that would be in bin 0 is not of the residual
     assert bins_of_residuals(p, q).tolist() == [0, -1]
     assert fit(np.array([0, 0]), (p - q).clamp(min=0).numpy(), bins_of_residuals(p, q)).p_value == 1.0
+
+
+class TestCoincidences:
+    SIZE, ROWS = 20_011, 1100
+
+    def tokens(self, seed):
+        return np.random.default_rng(seed).integers(0, self.SIZE, self.ROWS)
+
+    @pytest.mark.slow
+    def test_independent_rows_are_seldom_suspicious(self):
+        p_values = [coincidences(self.tokens(seed), 1 / self.SIZE, "tokens").p_value for seed in range(200)]
+        assert sum(p < 0.01 for p in p_values) < 10
+        assert min(p_values) > 1e-5
+
+    @pytest.mark.parametrize("distance", [1, 3, 64, 300, 1000])
+    def test_noise_shared_at_any_distance_is_seen(self, distance):
+        tokens = self.tokens(0)
+        verdict = coincidences(
+            tokens[np.arange(self.ROWS) % distance] if distance > 1 else tokens // 2 * 0,
+            1 / self.SIZE,
+            "tokens",
+        )
+        assert verdict.p_value < 1e-12
+
+    def test_ten_rows_with_shared_noise_are_seen_and_the_distance_is_named(self):
+        tokens = self.tokens(0)
+        tokens[1000:1010] = tokens[:10]
+        verdict = coincidences(tokens, 1 / self.SIZE, "tokens")
+        assert verdict.p_value < 1e-12
+        assert verdict.worst == "1000 rows apart: the same tokens 10 times, expected 0.00"

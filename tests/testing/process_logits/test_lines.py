@@ -23,12 +23,12 @@ def subject(bug=ProcessorMutant, capabilities=EVERYTHING, **options):
 def test_every_line_is_green_without_a_bug_and_red_with_a_bug():
     result = {line.name: line.status for line in run(subject()).lines if line.name in LINES}
     assert result == dict.fromkeys(LINES, Status.PASSED)
-    assert {line for mutant in PROCESSORS for line in mutant.lines} == set(LINES)
+    assert {line for mutant in PROCESSORS for line in mutant.lines} < set(LINES)
 
 
 @pytest.mark.parametrize(
     ("line", "seed"),
-    [("process rows left alone", 40032), ("process rows left alone", 40048), ("process order", 40062)],
+    [("process edits", 40032), ("process crossing", 40048), ("process crossing", 40062)],
 )
 def test_four_steps_of_float32_may_end_more_than_two_ulp_from_float64(line, seed):
     (result,) = run(subject(effort=None, quick=True, seed=seed), only=line).lines
@@ -103,5 +103,5 @@ def test_unadvertised_drafts_are_refused():
         "process sync-free",
         "process graph replay",
     }
-    sentence = refused["process drafts"].partition(",")[0]
+    sentence = refused["process drafts on the device"].partition(",")[0]
     assert sentence == "'ProcessorMutant' cannot serve rows of a verification"

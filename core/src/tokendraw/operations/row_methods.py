@@ -241,7 +241,8 @@ class Verify(RowCall):
                 return (
                     f"num_accepted in [0, {count}], found {accepted} for request {b} of {drafts.num_requests}"
                 )
-            proposed = ids[b] if drafts.draft_token_ids.dim() == 2 else ids[first[b] - b :]
+            start = first[b] - b
+            proposed = ids[b] if drafts.draft_token_ids.dim() == 2 else ids[start : start + accepted]
             for token, draft_id in zip(tokens[:accepted], proposed, strict=False):
                 if token != draft_id:
                     return f"the accepted drafts, found token {token} for draft {draft_id} of request {b}"

@@ -1,0 +1,1 @@
+"""Cases: rows of logits, requests, drafts and edits, by covering tables and at random."""

@@ -1,0 +1,197 @@
+"""Seeded rows that tell rounding: near ties, and rows with a token that tells the precision of the noise.
+
+Noise of both precisions begins with the same 32 random bits, and float64 appends 21 more: that moves a variate by less
+than float32 rounds it, so that hardly a token differs. Only where the 32 bits are all but zero do the others count. At
+the seeds below they move a variate by 0.06 to 0.46, and the rows are made so that the draw is decided in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from tokendraw import SamplingParams
+from tokendraw.plugin import GumbelDtype
+from tokendraw_testing import reference, reference_walk
+from tokendraw_testing.cases.factors import Site
+from tokendraw_testing.cases.requests import CrossedRequest, random_seeds
+from tokendraw_testing.cases.rows import LARGEST_Y_SHIFT, CrossedRow, round_to_dtype, row_of
+from tokendraw_testing.reference import TILE_SIZE
+from tokendraw_testing.subjects import RowSubject
+
+Array = NDArray[Any]
+
+POSITION: Final = 1
+SEEDS: Final[Mapping[int, int]] = {
+    reference.TOKEN: 887881469,
+    reference.TILE: 3963784509,
+    reference_walk.ACCEPT: 872608941,
+    reference_walk.RESIDUAL_TOKEN: 3110196443,
+    reference_walk.RESIDUAL_TILE: 2038651399,
+    reference_walk.DRAFT_TOKEN: 1732370834,
+    reference_walk.DRAFT_TILE: 2437599125,
+}
+"""Seeds, by stream, whose first word at index 0 and :data:`POSITION` is 0, 1 or 2: the best of the first 2**32."""
+VOCAB_SIZE: Final = 2100
+KEPT_COUNTS: Final = (2, 500, 2000)
+"""Numbers of tokens that share the mass of a row: kernels have several paths by this number."""
+_NEGLIGIBLE = -200.0
+LUCK: Final = 1.5
+"""More than the two precisions are apart, less than 24 bits fall short of 32 at these seeds."""
+_UNLIKELY_LOGIT = -12.0
+"""Logit of tokens outside the tile that has to win."""
+
+LEAST_LEAD: Final = 2e-4
+"""Ten times the lead that float32 may swap."""
+_MOST_Y_CHANGE: Final = 1.0
+"""Most that the rival's y is changed by."""
+_ATTEMPTS: Final = 8
+
+
+@dataclass(frozen=True)
+class TellingRow:
+    """A row with different tokens under float32 and float64 noise, at its seed and :data:`POSITION`."""
+
+    seed: int
+    logits: Array
+    """[V] float32."""
+    kept: int
+    """Number of tokens with any mass to speak of, as a top-k that drops none of them."""
+
+
+def telling_rows(token_stream: int, tile_stream: int, luck: float = 0.0) -> Iterator[TellingRow]:
+    """Make rows for both levels of a draw from two streams.
+
+    :param luck: raises token 0 and its tile, so that both precisions draw it; :data:`LUCK` is more than noise of 24
+        bits can make up for.
+    """
+    for kept in KEPT_COUNTS:
+        yield TellingRow(SEEDS[token_stream], _contested_token(token_stream, kept, luck), kept)
+        yield TellingRow(SEEDS[tile_stream], _contested_tile(tile_stream, kept, luck), kept)
+
+
+def place_row(row: TellingRow, dtype: torch.dtype, size: int) -> torch.Tensor:
+    """Return the row in a dtype and a vocabulary of ``size``, at least its own; the row stays as telling.
+
+    The decisive logits are moved to zero, where the values of a dtype lie densest, by a distance that each dtype has.
+    """
+    shift = torch.tensor(-float(row.logits[0])).bfloat16().double()
+    logits = torch.full((size,), _NEGLIGIBLE, dtype=torch.float64)
+    logits[: len(row.logits)] = torch.from_numpy(row.logits).double() + shift
+    return logits.to(dtype)
+
+
+def _contested_token(stream: int, kept: int, luck: float) -> Array:
+    """Make a row [V] float32 whose draw depends on the noise precision: token 0, or a rival in its tile.
+
+    :param luck: raises it, so that both draw it.
+    """
+    row = np.full(VOCAB_SIZE, _NEGLIGIBLE)
+    row[:kept] = np.where(np.arange(kept) < TILE_SIZE, 0.0, _UNLIKELY_LOGIT)
+    rivals = np.arange(1, TILE_SIZE)
+    best = (row[rivals] + reference.gumbel(SEEDS[stream], POSITION, rivals, stream)).max()
+    row[0] = best - _mean_noise(stream) + luck
+    return row.astype(np.float32)
+
+
+def _contested_tile(stream: int, kept: int, luck: float) -> Array:
+    """Make a row [V] float32 whose drawn tile depends on the noise precision: tile 0 or tile 1."""
+    row = np.full(VOCAB_SIZE, _NEGLIGIBLE)
+    row[: kept // 2] = row[TILE_SIZE : TILE_SIZE + kept - kept // 2] = 0.0
+    first = np.arange(0, VOCAB_SIZE, TILE_SIZE)
+    masses = np.log(np.add.reduceat(np.exp(row), first))
+    rivals = np.arange(1, len(first))
+    best = (masses[rivals] + reference.gumbel(SEEDS[stream], POSITION, rivals, stream)).max()
+    row[:TILE_SIZE] += best - masses[0] - _mean_noise(stream) + luck
+    return row.astype(np.float32)
+
+
+def telling_draft() -> TellingRow:
+    """Make a row that accepts a draft of token 0 at one precision of the noise alone."""
+    seed, stream = SEEDS[reference_walk.ACCEPT], reference_walk.ACCEPT
+    w0, w1, _, _ = reference.random_words(seed, POSITION, 0, stream)
+    row = np.full(VOCAB_SIZE, _NEGLIGIBLE)
+    row[0] = (np.log(reference.uniform(w0)) + np.log(reference.uniform(w0, w1))) / 2
+    row[1] = 0.0
+    return TellingRow(seed, row.astype(np.float32), kept=2)
+
+
+def _mean_noise(stream: int) -> float:
+    """Return the mean of the two precisions' noise at index 0."""
+    variates = [
+        float(reference.gumbel(SEEDS[stream], POSITION, 0, stream, dtype)) for dtype in ("fp32", "fp64")
+    ]
+    return sum(variates) / 2
+
+
+def make_near_tie(
+    site: Site, params: SamplingParams, rng: Generator, dtype: GumbelDtype
+) -> CrossedRequest | None:
+    """Make a seeded request with a rival in the drawn tile little more than :data:`LEAST_LEAD` behind.
+
+    The logits are one on top and a bulk far below it, where a dtype of few bits has the coarsest steps. The value of
+    one token of the bulk is then set to the one of the dtype that comes nearest to the winner.
+
+    :param dtype: precision of the noise.
+    :returns: None where no value of the dtype comes near enough.
+    """
+    for seed, position in zip(*random_seeds(rng, _ATTEMPTS), strict=True):
+        y = np.minimum(-np.log(site.size) - 0.5 + 0.2 * rng.standard_normal(site.size), 0.0)
+        y[rng.integers(site.size)] = 0.0
+        top = (
+            round_to_dtype(np.array(LARGEST_Y_SHIFT * params.temperature), site.torch_dtype).double().numpy()
+        )
+        logits = round_to_dtype(top + params.temperature * y, site.torch_dtype)
+        row = CrossedRow(site, "a near tie", logits, params, "value")
+        winner, _ = reference.draw(row.prepared, seed, position, dtype)
+        rival, value = _rival(row, winner, seed, position, dtype)
+        adjusted_logits = logits.clone()
+        adjusted_logits[rival] = value
+        row = replace(row, logits=adjusted_logits)
+        token, lead = reference.draw(row.prepared, seed, position, dtype)
+        if token == winner and LEAST_LEAD / 2 < lead < 50 * LEAST_LEAD and row.is_settled:
+            return CrossedRequest(row, replace(params, seed=seed), position)
+    return None
+
+
+def _rival(row: CrossedRow, winner: int, seed: int, position: int, dtype: GumbelDtype) -> tuple[int, float]:
+    """Find the token of the winner's tile, and its value, with a score closest to the winner's from below."""
+    start = winner // reference.TILE_SIZE * reference.TILE_SIZE
+    ids = np.arange(start, min(start + reference.TILE_SIZE, row.site.size))
+    y, temperature = row.prepared.y[ids], row.params.temperature
+    noise = reference.gumbel(seed, position, ids, reference.TOKEN, dtype)
+    best = y[winner - start] + noise[winner - start]
+    ideal_logits = row.sorted_logits.top + temperature * (best - LEAST_LEAD - noise)
+    values = round_to_dtype(ideal_logits, row.site.torch_dtype).double().numpy()
+    new_y = (values - row.sorted_logits.top) / temperature
+    lead = best - new_y - noise
+    is_usable = (lead >= LEAST_LEAD) & (np.abs(new_y - y) < _MOST_Y_CHANGE) & (new_y < 0) & (ids != winner)
+    index = int(np.where(is_usable, lead, np.inf).argmin())
+    return int(ids[index]), float(values[index])
+
+
+def telling_requests(
+    subject: RowSubject, site: Site, streams: tuple[int, int], per_row: bool = False
+) -> list[CrossedRequest]:
+    """Make seeded requests whose tokens tell the precision of the noise, without a filter and with top-k.
+
+    :param streams: of the noise of tokens and of tiles.
+    :param per_row: whether top-k needs to be served per row.
+    """
+    capabilities, batch = subject.capabilities, list[CrossedRequest]()
+    has_top_k = ("top_k", "per_row") in capabilities.filters if per_row else subject.has("top_k")
+    for row in (*telling_rows(*streams), *telling_rows(*streams, LUCK)):
+        for k in (0, row.kept):
+            if k and (not has_top_k or k > (capabilities.max_top_k or k)):
+                continue
+            params = SamplingParams(top_k=k, filter_order=subject.filter_order)
+            logits = place_row(row, site.torch_dtype, site.size)
+            crossed = row_of(capabilities, site, "a row that tells noise", logits, params)
+            batch.append(CrossedRequest(crossed, replace(params, seed=row.seed), POSITION))
+    return batch

@@ -1,1 +1,0 @@
-"""Crosses dtypes, vocabulary sizes, values and requests, so that calls reach bugs in a single corner."""

@@ -1,0 +1,396 @@
+"""Exact lines of every operation, written once over its examples.
+
+Calls leave memory alone and wait for nothing, and no layout, thread, batch, graph or later call changes what they
+return.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from torch import Tensor
+
+from tokendraw import SamplingMetadata
+from tokendraw.plugin import Call
+from tokendraw.tools import find_operation
+from tokendraw_testing.judges.rows import TOLERANCE
+from tokendraw_testing.kit.device import capture, require_new_draws, require_no_wait
+from tokendraw_testing.kit.inputs import bits, require_unmodified
+from tokendraw_testing.kit.property import Properties, Property, Refusal
+from tokendraw_testing.kit.threads import (
+    FIRST_REPEATS,
+    LARGE_BATCH_ROWS,
+    OTHER_REPEATS,
+    RepeatedCall,
+    require_cpu_threads,
+    require_thread_free,
+    thread_words,
+)
+from tokendraw_testing.kit.trial import Trial
+
+Columns = dict[str, Any]
+"""What is known of a row of an output, by name; None where noise or rounding decides."""
+
+Examples = Callable[[Any, Generator, int, int], Iterator["Batch"]]
+"""Makes batches of an operation in every dtype and of every kind: of about so many rows in a vocabulary."""
+
+_SHAPE: Final = (12, 1101)
+"""Rows and an odd vocabulary of more than a tile."""
+_MANY_ROWS: Final = (LARGE_BATCH_ROWS, 1101)
+MANY: Final = 100
+"""Rows from which on examples make fewer batches."""
+_WIDE_SIZE: Final = 131_113
+_BATCHES: Final = (2, 7, 64, 65, 1000)
+_STRIDE: Final = 1 << 30
+"""Elements from row to row: the third begins 2**31 behind the first."""
+
+
+class Batch(ABC):
+    """The requests of a call, each of some rows, and what is known of its output."""
+
+    method: str
+    need: Any = None
+    """Of the call; None: the usual one."""
+    most = 1000
+    """Requests of the largest batch that a request is looked at in."""
+    edits = False
+    """Whether the call edits its logits in place."""
+    options: dict[str, Any] = {}  # noqa: RUF012 - of the method, never changed
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __str__(self) -> str: ...
+
+    @abstractmethod
+    def select(self, order: Sequence[int]) -> Batch:
+        """Take requests by number, in another order or several times."""
+
+    @abstractmethod
+    def arguments(self) -> dict[str, Any]:
+        """Make the arguments of the call anew, tensors and dataclasses of them; the logits come first."""
+
+    @abstractmethod
+    def columns(self, output: Any) -> list[Columns]:
+        """List what is known of each request's output."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what a call reads beside its arguments, by name."""
+        return {}
+
+    def followed(self, output: Any) -> list[Tensor]:
+        """List the tensors of an output that no noise decides."""
+        return tensors_of(output)
+
+    def changing(self, arguments: dict[str, Any]) -> list[Tensor]:
+        """List the tensors of some arguments that change between replays of a graph."""
+        return [each for each in arguments.values() if isinstance(each, Tensor)]
+
+    def call(self, view: Any, arguments: dict[str, Any] | None = None) -> Call:
+        """Make the call."""
+        arguments = self.arguments() if arguments is None else arguments
+        call: Call = view.new_call(self.method, *arguments.values(), **self.options)
+        return call
+
+    def found(self, view: Any) -> list[Columns]:
+        """Make the call, and list what is known of its output."""
+        return self.columns(view.make(self.call(view), self.need))
+
+
+def difference(expected: Sequence[Columns], found: Sequence[Columns]) -> str | None:
+    """Describe the first difference of two lists of columns; None if there is none."""
+    for place, (needed, row) in enumerate(zip(expected, found, strict=True)):
+        for name, value in needed.items():
+            if value is not None and row[name] is not None and not _is_alike(value, row[name]):
+                return f"{name} of row {place} of {len(expected)} needs {_short(value)}, found {_short(row[name])}"
+    return None
+
+
+def _is_alike(left: Any, right: Any) -> bool:
+    left, right = np.asarray(left), np.asarray(right)
+    if left.shape != right.shape or left.dtype.kind != "f":
+        return np.array_equal(left, right)
+    with np.errstate(invalid="ignore"):  # what a filter dropped is -inf in both
+        is_near = np.abs(left - right) <= 2 * TOLERANCE * np.maximum(1.0, np.abs(left))
+    return bool((is_near | (left == right) | (np.isnan(left) & np.isnan(right))).all())
+
+
+def _short(value: Any) -> str:
+    return str(np.asarray(value).ravel()[:8].tolist()) if np.ndim(value) else str(value)
+
+
+def lines(
+    operation: str,
+    prefix: str,
+    examples: Examples,
+    flat: Callable[[Any], tuple[Batch, str]] | None = None,
+    *,
+    alike: Examples | None = None,
+    device_shape: tuple[int, int] = (64, 32_000),
+    graph: bool = True,
+) -> tuple[Property, ...]:
+    """Return the exact lines of an operation.
+
+    :param prefix: of the lines' names.
+    :param flat: makes a batch of rows without seeds over thousands of equal tokens, and names a row of its output.
+    :param alike: makes batches for which backends have launches of their own, of rows with like requests; None: those
+        of ``examples``. A device that sleeps queues about 1,000 launches, and a call with more of them waits.
+    :param device_shape: rows and vocabulary of batches on a CUDA device.
+    :param graph: whether a replay of a graph is compared with a fresh call; elsewhere the operation has its own line.
+    """
+    properties = Properties(operation)
+
+    @properties.required(f"{prefix}inputs unmodified")
+    def inputs_unmodified(view: Any, trial: Trial) -> str:
+        """Logits, drafts, ids and the tensors of the requests keep every bit."""
+        count = 0
+        for batch in examples(view, trial.generator("rows"), *_SHAPE):
+            arguments = batch.arguments()
+            kept = dict([*arguments.items()][batch.edits :])
+            with require_unmodified(trial, **kept, **batch.state()):
+                view.make(batch.call(view, arguments), batch.need)
+            count += 1
+        return f"{count} calls"
+
+    @properties.required(f"{prefix}outputs outlive calls")
+    def outputs_outlive(view: Any, trial: Trial) -> str:
+        """What a call returned stays as it is in the calls after it, of the same shape and of others."""
+        outputs: list[tuple[Batch, Any, list[Tensor]]] = []
+        for batch in examples(view, trial.generator("rows"), *_SHAPE):
+            orders = range(len(batch)), range(len(batch))[::-1], range(len(batch)), range(1)
+            for order in orders[:: 1 if view.effort.fewer == 1 else 2]:
+                part = batch.select(order)
+                output = view.make(part.call(view), part.need)
+                outputs.append((part, output, [bits(each).clone() for each in tensors_of(output)]))
+        for part, output, before in outputs:
+            is_kept = all(map(torch.equal, map(bits, tensors_of(output)), before))
+            trial.require(
+                is_kept, f"the output of {part} needs to stay as it is, found changed by a later call"
+            )
+        return f"{len(outputs)} calls"
+
+    @properties.required(f"{prefix}strides")
+    def strides(view: Any, trial: Trial) -> str:
+        """Rows of any stride, with +inf and NaN between them, give what contiguous ones give, and so do parameters."""
+        limit, count, num_far = view.capabilities.max_vocab_size, 0, 0
+        sizes = (_SHAPE[1], 3, *[v for v in view.effort.crossed_sizes if v > 1 << 16][:1])
+        served = [size for size in sizes if size <= (limit or size)] or [limit]
+        for size in served[:: view.effort.fewer]:
+            rows = view.effort.rows(_SHAPE[0], least=5) if size < 1 << 16 else 3
+            batches = list(examples(view, trial.generator(f"rows {size}"), rows, size))
+            for batch, layout in itertools.product(batches, (_wider, _every_other)):
+                _require_layout(view, trial, batch, layout)
+            if (
+                not count and not view.effort.interpreted
+            ):  # in the narrowest dtype, three rows or as many as there may be
+                narrow = min(batches, key=lambda batch: next(iter(batch.arguments().values())).itemsize)
+                num_far = next(
+                    (n for n in (3, 2, 1) if _require_layout(view, trial, narrow.select(range(n)), _far)), 0
+                )
+            count += len(batches)
+        return (
+            f"{count} batches in {len(served)} vocabularies"
+            + f", {num_far} rows behind 2**31 elements" * bool(num_far)
+        )
+
+    if hasattr(find_operation(operation).capabilities, "batch_invariant"):
+
+        @properties.advertised(
+            f"{prefix}batch invariance",
+            lambda c: c.batch_invariant,
+            Refusal({"batch_invariant": True}) if operation in ("sample", "verify") else None,
+        )
+        def batch_invariance(view: Any, trial: Trial) -> str:
+            """A request gets the same alone, in any batch, in any place, and beside any others."""
+            rng, largest = trial.generator("rows"), max(view.effort.batch_sizes)
+            count = max(5, view.effort.rows(2 * _SHAPE[0]))
+            for batch in examples(view, rng, count, _SHAPE[1]):
+                alone = [batch.select([i]).found(view)[0] for i in range(len(batch))]
+                for rows in [n for n in _BATCHES if n <= min(largest, batch.most)]:
+                    order = (rng.permutation(rows) % len(batch)).tolist()
+                    reason = difference([alone[i] for i in order], batch.select(order).found(view))
+                    trial.require(reason is None, f"{batch}: {reason}: that of the request alone")
+            return f"requests alone and in batches of up to {min(largest, batch.most)}"
+
+    @properties.required(f"{prefix}threads")
+    def threads(view: Any, trial: Trial) -> str:
+        """Large calls give one thread's outputs with several threads, and in two at once."""
+        require_cpu_threads(view, trial)
+        rng, limit = trial.generator("rows"), view.capabilities.max_vocab_size or _WIDE_SIZE
+        batches = list(examples(view, rng, _MANY_ROWS[0], min(_MANY_ROWS[1], limit)))
+        if not view.effort.fewer > 1 and operation == "sample":
+            batches += itertools.islice(examples(view, rng, 6, min(_WIDE_SIZE, limit)), 1)
+        for turn, batch in enumerate(batches):
+            calls = [_repeated(view, part) for part in (batch, batch.select(range(len(batch))[::-1]))]
+            of_need = view if batch.need is None else view.with_need(logprobs_mode=batch.need.logprobs_mode)
+            repeats = OTHER_REPEATS if turn else FIRST_REPEATS
+            require_thread_free(of_need, trial, str(batch), calls, repeats)
+        return f"{len(batches)} batches of {_MANY_ROWS[0]} rows, {thread_words()}"
+
+    @properties.advertised(
+        f"{prefix}sync-free", lambda c: c.sync_free, Refusal({"sync_free": True}), needs_cuda=True
+    )
+    def sync_free(view: Any, trial: Trial) -> str:
+        """No call waits for the device: by torch's own check, and by a stopwatch behind a sleeping device."""
+        count = 0
+        for batch in (alike or examples)(view, trial.generator("rows"), *device_shape):
+            require_no_wait(trial, str(batch), _work(view, batch.call(view), batch.need))
+            count += 1
+        return f"{count} kinds of batches"
+
+    if graph:
+
+        @properties.advertised(
+            f"{prefix}graph capture", lambda c: c.graph_safe, Refusal({"graph_safe": True}), needs_cuda=True
+        )
+        def graph_capture(view: Any, trial: Trial) -> str:
+            """A captured call follows logits, ids and positions that change in place, and draws anew at each replay."""
+            count, rng = 0, trial.generator("rows")
+            makers = [examples] if alike is None else [examples, alike]
+            for batch in itertools.chain(*(make(view, rng, *device_shape) for make in makers)):
+                arguments = batch.arguments()
+                call, need = batch.call(view, arguments), batch.need or view.usual_need
+                work = _work(view, call, need)
+                replay, output = capture(work)
+                for step in (1, 2):
+                    for tensor in batch.changing(arguments):
+                        tensor.copy_(tensor.clone().roll(step, 0))
+                    expected = [each.cpu() for each in batch.followed(work())]
+                    replay()
+                    reason = call.output_check(need)(output) or call.wrong_values(output, need)
+                    trial.require(reason is None, f"{batch}: a replay needs to return {reason}")
+                    found = [each.cpu() for each in batch.followed(output)]
+                    is_same = all(map(torch.equal, map(bits, found), map(bits, expected)))
+                    trial.require(
+                        is_same, f"{batch}: a replay needs the output of a fresh call, found another"
+                    )
+                count += 1
+            if flat is not None:
+                batch, words = flat(view)
+                replay, output = capture(_work(view, batch.call(view), batch.need))
+                require_new_draws(trial, replay, output.token_ids, words)
+            return f"{count} kinds of batches"
+
+    return tuple(properties.all)
+
+
+def _work(view: Any, call: Call, need: Any) -> Callable[[], Any]:
+    """Return a call without the checks of the kit, because the checks wait."""
+    backend = view.built(need)
+
+    @torch.no_grad()
+    def work() -> Any:
+        return call.run(backend)
+
+    return work
+
+
+def _repeated(view: Any, batch: Batch) -> RepeatedCall:
+    known = list[list[Columns]]()  # of the first output, which all others are compared with
+
+    def differs(first: Any, output: Any) -> str | None:
+        known.extend([batch.columns(first)] * (not known))
+        return difference(known[0], batch.columns(output))
+
+    return RepeatedCall(functools.partial(batch.call, view), differs)
+
+
+def tensors_of(output: Any) -> list[Tensor]:
+    """List the tensors of an output."""
+    if isinstance(output, Tensor):
+        return [output]
+    parts = [getattr(output, field.name) for field in fields(output)] if is_dataclass(output) else []
+    return [tensor for part in parts for tensor in tensors_of(part)]
+
+
+# Layouts.
+
+
+def _require_layout(view: Any, trial: Trial, batch: Batch, layout: Callable[[Tensor], Tensor]) -> bool:
+    """Require the same of another layout; tell whether there is memory for it."""
+    expected = batch.found(view)
+    arguments, buffers = batch.arguments(), list[Tensor]()
+    try:
+        laid_out = {name: _laid_out(value, layout, buffers) for name, value in arguments.items()}
+    except RuntimeError:  # no memory for 2**31 elements; that nobody writes to is not there yet on a CPU
+        return False
+    before = [] if layout is _far else [bits(_memory(each)).clone() for each in buffers]
+    inside = [each.clone() for each in buffers]
+    what = f"{batch}, {(layout.__doc__ or '').rstrip('.').lower()}"
+    reason = difference(expected, batch.columns(view.make(batch.call(view, laid_out), batch.need)))
+    trial.require(reason is None, f"{what}: {reason}, as of contiguous ones")
+    for buffer, kept, memory in zip(buffers, inside, before, strict=False):
+        buffer.copy_(kept)
+        trial.require(
+            torch.equal(bits(_memory(buffer)), memory), f"{what}: memory beside them needs to stay as it is"
+        )
+    return True
+
+
+def _memory(view: Tensor) -> Tensor:
+    """Return all memory of a view."""
+    size = view.untyped_storage().nbytes() // view.element_size()
+    return view.as_strided((size,), (1,), 0)
+
+
+def _laid_out(value: Any, layout: Callable[[Tensor], Tensor], buffers: list[Tensor]) -> Any:
+    """Lay out the rows of a value, and columns of parameters as every other entry of a buffer."""
+    if isinstance(value, SamplingMetadata):
+        columns = {f.name: getattr(value, f.name) for f in fields(value)}
+        spread = {n: _spread(c) for n, c in columns.items() if isinstance(c, Tensor) and c.dim() == 1}
+        return replace(value, **spread)  # type: ignore[arg-type]
+    if isinstance(value, Tensor) and value.dim() == 2 and len(value):
+        buffers.append(layout(value))
+        return buffers[-1]
+    if is_dataclass(value) and not isinstance(value, type):
+        rows = {
+            f.name: _laid_out(getattr(value, f.name), layout, buffers)
+            for f in fields(value)
+            if isinstance(getattr(value, f.name), Tensor) and getattr(value, f.name).is_floating_point()
+        }
+        return replace(value, **rows)
+    return value
+
+
+def _spread(column: Tensor) -> Tensor:
+    buffer = column.repeat_interleave(2)
+    buffer[1::2] = column.flip(0)
+    return buffer[::2]
+
+
+def _poisoned(tensor: Tensor, *shape: int) -> Tensor:
+    if not tensor.is_floating_point():
+        return tensor.new_zeros(shape)
+    buffer = tensor.new_full(shape, math.nan)
+    buffer[:, 1::2] = math.inf
+    return buffer
+
+
+def _wider(tensor: Tensor) -> Tensor:
+    """Rows of a wider buffer."""
+    rows, size = tensor.shape
+    buffer = _poisoned(tensor, rows, size + 37)
+    buffer[:, [4, 5 + size]] = math.inf if tensor.is_floating_point() else 0
+    return buffer[:, 5 : 5 + size].copy_(tensor)
+
+
+def _every_other(tensor: Tensor) -> Tensor:
+    """Every other row."""
+    return _poisoned(tensor, 2 * len(tensor), tensor.shape[1])[::2].copy_(tensor)
+
+
+def _far(tensor: Tensor) -> Tensor:
+    """Rows 2**30 elements apart."""
+    rows, size = tensor.shape
+    buffer = torch.empty((rows - 1) * _STRIDE + size + 1, dtype=tensor.dtype, device=tensor.device)
+    return buffer.as_strided((rows, size), (_STRIDE, 1)).copy_(tensor)

@@ -1,0 +1,1 @@
+"""Judges: each column of an output held against float64."""

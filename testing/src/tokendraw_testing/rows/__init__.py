@@ -1,1 +1,0 @@
-"""Shared parts for operations on rows of logits: requests, the expectation of each row, and draws in bulk."""

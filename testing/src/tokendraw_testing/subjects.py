@@ -1,0 +1,465 @@
+"""The subjects in the operations on rows of logits: their calls, and the requests to be refused."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from types import MappingProxyType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tokendraw import (
+    Drafts,
+    Need,
+    SamplerOutput,
+    SamplingMetadata,
+    SamplingParams,
+    ScoreOutput,
+    VerifyOutput,
+    speculative,
+)
+from tokendraw.plugin import (
+    FILTER_ORDERS,
+    Call,
+    Capabilities,
+    DraftKind,
+    Filter,
+    FilterOrder,
+    GumbelDtype,
+    LogprobsMode,
+    VerifyCapabilities,
+    VerifyMode,
+)
+from tokendraw.tools import find_unsupported
+from tokendraw_testing.kit.matrix import Place, places, width_class
+from tokendraw_testing.kit.property import Refusal
+from tokendraw_testing.kit.subject import OperationSubject
+
+
+class RowSubject(OperationSubject):
+    """A subject in an operation on rows of logits."""
+
+    capabilities: Capabilities
+    _need: Mapping[str, Any] = MappingProxyType({})
+
+    @classmethod
+    def plain_need(cls, capabilities: Capabilities | None = None) -> Need:
+        """Return the plainest need within the capabilities; without capabilities, a need of all filter orders."""
+        if capabilities is None:
+            return Need(filter_orders=FILTER_ORDERS)
+        return Need(
+            logprobs_mode=(*capabilities.logprobs_modes, "raw_logprobs")[0],
+            filter_orders=capabilities.filter_orders,
+            gumbel_dtype=(*capabilities.gumbel_dtypes, "fp32")[0],
+        )
+
+    def need(
+        self, logprobs_mode: LogprobsMode | None = None, gumbel_dtype: GumbelDtype | None = None
+    ) -> Need:
+        """Return the usual need with a logprobs mode and a precision of the noise; None: the usual value."""
+        usual_need = self.usual_need
+        return replace(
+            usual_need,
+            logprobs_mode=logprobs_mode or usual_need.logprobs_mode,
+            gumbel_dtype=gumbel_dtype or usual_need.gumbel_dtype,
+        )
+
+    @property
+    def usual_need(self) -> Need:
+        """Return the usual need, with the fields of :meth:`with_need`."""
+        need: Need = super().usual_need
+        return replace(need, **self._need)
+
+    def with_need(self, **fields: Any) -> Self:
+        """Copy the view for calls of another need; the copy counts rows in the same matrix.
+
+        :param fields: of the need, such as ``gumbel_dtype="fp64"``.
+        """
+        view = copy.copy(self)
+        view._need = fields
+        return view
+
+    @property
+    def dtypes(self) -> list[torch.dtype]:
+        """Return the advertised dtypes."""
+        return [getattr(torch, name) for name in self.capabilities.dtypes]
+
+    @property
+    def filter_order(self) -> FilterOrder:
+        """Return the first of :func:`crossed_orders`."""
+        return crossed_orders(self.capabilities)[0]
+
+    @property
+    def gumbel_dtype(self) -> GumbelDtype:
+        """Precision of the noise where a check asks for none."""
+        return self.need().gumbel_dtype
+
+    @property
+    def noise_dtypes(self) -> tuple[GumbelDtype, ...]:
+        """List the noise precisions of a run: all advertised precisions, unless the need fixes a single precision."""
+        fixed: GumbelDtype | None = self.subject.need.get("gumbel_dtype")
+        return self.capabilities.gumbel_dtypes if fixed is None else (fixed,)
+
+    def has(self, which: Filter) -> bool:
+        """Whether the subject applies a filter, per row or scalar."""
+        return any(name == which for name, _ in self.capabilities.filters)
+
+    def calls(self) -> tuple[str, ...]:
+        """Name the calls counted separately."""
+        return (self.operation,)
+
+    def places(self) -> tuple[Place, ...]:
+        """Cross the calls, the advertised dtypes, the served widths and the kinds of rows."""
+        c = self.capabilities
+        return places(self.calls(), c.dtypes, c.max_vocab_size, _kinds(c))
+
+    def rows_by_place(self, call: Call) -> Mapping[Place, int]:
+        """Count the rows of a call by place."""
+        name, logits, metadata = self.rows_of(call)
+        dtype, up_to = str(logits.dtype).removeprefix("torch."), width_class(logits.shape[1])
+        rows = _rows_by_kind(metadata, len(logits))
+        return {Place(name, dtype, up_to, kind): number for kind, number in rows.items() if number}
+
+    def rows_of(self, call: Any) -> tuple[str, torch.Tensor, SamplingMetadata]:
+        """Return a call's name among :meth:`calls`, its logits [B, V], and the metadata of its rows."""
+        return self.operation, call.logits, call.metadata
+
+
+class SampleSubject(RowSubject):
+    """A subject in the operation ``sample``."""
+
+    operation = "sample"
+
+    def sample(
+        self,
+        logits: torch.Tensor | NDArray[Any],
+        params: SamplingParams | Sequence[SamplingParams],
+        positions: Any = None,
+        *,
+        row_index: Any = None,
+        mode: LogprobsMode | None = None,
+        gumbel_dtype: GumbelDtype | None = None,
+    ) -> SamplerOutput:
+        """Make one call on the subject's device and check the form of the output.
+
+        :param logits: [B, V], an array or a tensor anywhere; kept as it is if it is on the device already.
+        :param params: one for every row, or one for all.
+        :param positions: [B]; None: 0, 1, 2 ... where a row has a seed.
+        :raises Violation: the output has a wrong shape, dtype or device, or an id outside [0, V).
+        """
+        logits = torch.as_tensor(logits).to(self.device)
+        if isinstance(params, SamplingParams):
+            if params.seed is None and positions is None and row_index is None and len(logits):
+                metadata = equal_rows(params, len(logits), self.device)
+                return self.call(logits, metadata, mode=mode, gumbel_dtype=gumbel_dtype)
+            params = [params] * len(logits)
+        if positions is None and any(p.seed is not None for p in params):
+            positions = torch.arange(len(logits))
+        metadata = SamplingMetadata.from_params(
+            params, device=self.device, positions=positions, row_index=row_index
+        )
+        return self.call(logits, metadata, mode=mode, gumbel_dtype=gumbel_dtype)
+
+    def call(
+        self,
+        logits: torch.Tensor,
+        metadata: SamplingMetadata,
+        *,
+        mode: LogprobsMode | None = None,
+        gumbel_dtype: GumbelDtype | None = None,
+    ) -> SamplerOutput:
+        """Make one call with ready arguments and check the output as in :meth:`sample`."""
+        output: SamplerOutput = self.make(
+            self.new_call("sample", logits, metadata), self.need(mode, gumbel_dtype)
+        )
+        return output
+
+    def tokens(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
+        """Make the call of :meth:`sample` and return its ids, [B] int64 on the host."""
+        tokens: NDArray[Any] = self.sample(*args, **kwargs).token_ids.cpu().numpy()
+        return tokens
+
+
+class ScoreSubject(RowSubject):
+    """A subject in the operation ``score``."""
+
+    operation = "score"
+
+    def score(
+        self,
+        logits: torch.Tensor,
+        token_ids: Sequence[int],
+        params: Sequence[SamplingParams],
+        mode: LogprobsMode | None = None,
+        positions: Sequence[int] | None = None,
+    ) -> ScoreOutput:
+        """Make one call on the subject's device and check the form of the output.
+
+        :param logits: [B, V], on any device; ``token_ids`` and ``params`` one a row.
+        :param positions: [B]; None: 0, 1, 2 ...
+        :raises Violation: the output has a wrong form, or values that cannot be.
+        """
+        ids = torch.tensor(token_ids, dtype=torch.int64, device=self.device)
+        positions = range(len(logits)) if positions is None else positions
+        metadata = SamplingMetadata.from_params(params, device=self.device, positions=positions)
+        output: ScoreOutput = self.make(
+            self.new_call("score", logits.to(self.device), ids, metadata), self.need(mode)
+        )
+        return output
+
+    def places(self) -> tuple[Place, ...]:
+        """Cross the advertised dtypes, the served widths and greedy with other rows."""
+        c = self.capabilities
+        return places(self.calls(), c.dtypes, c.max_vocab_size, ("greedy",) * c.greedy + ("other",))
+
+    def rows_by_place(self, call: Call) -> Mapping[Place, int]:
+        """Count the rows of a call by place."""
+        name, logits, metadata = self.rows_of(call)
+        temperature = metadata.per_row("temperature")
+        num_greedy = 0 if temperature is None else int((~(temperature > 0)).sum())
+        numbers = {"greedy": num_greedy, "other": len(logits) - num_greedy}
+        dtype, up_to = str(logits.dtype).removeprefix("torch."), width_class(logits.shape[1])
+        return {Place(name, dtype, up_to, kind): number for kind, number in numbers.items() if number}
+
+
+class VerifySubject(RowSubject):
+    """A subject in the operation ``verify``."""
+
+    operation = "verify"
+    capabilities: VerifyCapabilities
+
+    @property
+    def ways(self) -> list[tuple[VerifyMode, DraftKind]]:
+        """List every mode with every kind of drafts."""
+        return list(itertools.product(self.capabilities.verify_modes, self.capabilities.draft_kinds))
+
+    @property
+    def outer_ways(self) -> list[tuple[VerifyMode, DraftKind]]:
+        """Return the first and the last way, for checks that hardly depend on the way."""
+        return self.ways[:: max(1, len(self.ways) - 1)]
+
+    def cycle_dtypes(self) -> Iterator[str]:
+        """Yield the advertised dtypes in an endless cycle, for checks of many similar cases."""
+        return itertools.cycle(self.capabilities.dtypes)
+
+    def upload(self, rows: NDArray[Any], dtype: str) -> torch.Tensor:
+        """Put rows on the device, in a dtype by its torch name."""
+        return torch.from_numpy(rows).to(getattr(torch, dtype)).to(self.device)
+
+    def upload_draft(self, rows: NDArray[Any], dtype: str, kind: DraftKind) -> torch.Tensor:
+        """Put rows of drafts on the device: logits in the dtype, probabilities in float32."""
+        return self.upload(rows, dtype if kind == "logits" else "float32")
+
+    def drafts(
+        self, ids: Sequence[Sequence[int]], size: int, kind: DraftKind, rows: torch.Tensor | None = None
+    ) -> Drafts:
+        """Lay out the drafts of each request on the device.
+
+        :param rows: [L - B, V] probabilities or logits, by kind.
+        """
+        flat = [token for tokens in ids for token in tokens]
+        return Drafts.from_counts(
+            torch.tensor(flat, dtype=torch.int64, device=self.device),
+            [len(tokens) for tokens in ids],
+            draft_probs=rows if kind == "probs" else None,
+            draft_logits=rows if kind == "logits" else None,
+            any_placeholder=not all(0 <= token < size for token in flat),
+        )
+
+    def verify_ids(
+        self,
+        target: torch.Tensor,
+        ids: Sequence[Sequence[int]],
+        way: tuple[VerifyMode, DraftKind],
+        rows: torch.Tensor,
+        params: Sequence[SamplingParams] | None = None,
+        first: Sequence[int] | None = None,
+    ) -> VerifyOutput:
+        """Verify the drafts ``ids`` of each request, by default of plain requests at position 0.
+
+        :param rows: [L - B, V] probabilities or logits of the drafts, by kind.
+        """
+        drafts = self.drafts(ids, target.shape[1], way[1], rows)
+        params, first = params or [SamplingParams()] * len(ids), first or [0] * len(ids)
+        return self.verify(target, drafts, row_metadata(drafts, params, first), way[0])
+
+    def verify(
+        self,
+        target_logits: torch.Tensor,
+        drafts: Drafts,
+        metadata: SamplingMetadata,
+        mode: VerifyMode,
+        *,
+        logprobs_mode: LogprobsMode | None = None,
+        gumbel_dtype: GumbelDtype | None = None,
+    ) -> VerifyOutput:
+        """Make one verification on the subject's device and check the form of the output.
+
+        :raises Violation: the output has a wrong shape, dtype or device, or holds chains that cannot be.
+        """
+        call = self.new_call("verify", target_logits, drafts, metadata, mode=mode)
+        need = self.need(logprobs_mode, gumbel_dtype)
+        unsupported = find_unsupported(call, self.capabilities, operation=self.operation, need=need)
+        assert unsupported is None, f"the kit asked for what is not advertised: {unsupported}"
+        output: VerifyOutput = self.make(call, need)
+        return output
+
+    def draft(
+        self, logits: torch.Tensor, metadata: SamplingMetadata, *, gumbel_dtype: GumbelDtype | None = None
+    ) -> SamplerOutput:
+        """Draw one draft a row with the verifier, and check the output as in :meth:`SampleSubject.sample`."""
+        output: SamplerOutput = self.make(
+            self.new_call("draft", logits, metadata), self.need(None, gumbel_dtype)
+        )
+        return output
+
+    def calls(self) -> tuple[str, ...]:
+        """Name the modes, and ``draft``."""
+        return (*(f"verify {mode}" for mode in self.capabilities.verify_modes), "verify draft")
+
+    def rows_of(self, call: Any) -> tuple[str, torch.Tensor, SamplingMetadata]:
+        """Return the mode of a verification or ``verify draft``, and the logits and metadata of the rows."""
+        if not hasattr(call, "mode"):
+            return "verify draft", call.logits, call.metadata
+        logits = call.logits
+        return f"verify {call.mode}", logits, _by_row(call.metadata, call.drafts, len(logits))
+
+
+def crossed_orders(capabilities: Capabilities) -> tuple[FilterOrder, ...]:
+    """List the advertised filter orders to cross with everything else; ``temperature_last`` has a line of its own."""
+    orders = tuple(order for order in capabilities.filter_orders if order != "temperature_last")
+    return orders or capabilities.filter_orders or ("top_k_first",)
+
+
+def equal_rows(
+    params: SamplingParams,
+    rows: int,
+    device: torch.device,
+    seeds: Sequence[int] | None = None,
+    positions: Sequence[int] | None = None,
+) -> SamplingMetadata:
+    """Make the metadata of ``rows`` equal requests; only one is checked and laid out.
+
+    :param seeds: one a row, in [0, 2**64), each with its position; None: no row has one.
+    """
+    row = SamplingMetadata.from_params([params], device=device)
+    fields_of_row = {field.name: getattr(row, field.name) for field in fields(row)}
+    columns: dict[str, Any] = {
+        name: c.repeat(rows) for name, c in fields_of_row.items() if isinstance(c, torch.Tensor)
+    }
+    if row.filters is not None:
+        columns["filters"] = {name: column.repeat(rows) for name, column in row.filters.items()}
+    if seeds is not None:
+        columns["seed"] = torch.from_numpy(np.array(seeds, np.uint64).view(np.int64)).to(device)
+        columns["positions"] = torch.tensor(positions, dtype=torch.int64, device=device)
+        columns["facts"] = replace(row.facts, any_seeded=True, all_seeded=True)
+    return replace(row, **columns)
+
+
+def row_refusal(params: SamplingParams, **need: Any) -> Refusal:
+    """Make the refusal of a row that needs a capability.
+
+    :param need: fields of the need that belong to it.
+    """
+
+    def call(subject: SampleSubject) -> Call:
+        metadata = SamplingMetadata.from_params([params], device=subject.device, positions=[0])
+        return subject.new_call("sample", torch.zeros(1, 4, device=subject.device), metadata)
+
+    return Refusal(need, call)
+
+
+def _kinds(capabilities: Capabilities) -> tuple[str, ...]:
+    """List the kinds of rows drawn by a provider."""
+    greedy = ("greedy",) if capabilities.greedy else ()
+    return (*greedy, "unseeded") if capabilities.seeding == "none" else (*greedy, "seeded", "unseeded")
+
+
+def _rows_by_kind(metadata: SamplingMetadata, rows: int) -> Mapping[str, int]:
+    """Count the rows of each kind, from the host's facts if possible: only mixed batches are read.
+
+    :param metadata: with an entry for each of the ``rows``, or of no particular number of rows.
+    """
+    facts = metadata.facts
+    if facts.all_greedy:
+        return {"greedy": rows}
+    if not facts.any_greedy and not facts.any_seeded:
+        return {"unseeded": rows}
+    if not facts.any_greedy and facts.all_seeded:
+        return {"seeded": rows}
+    temperature, seeded = metadata.per_row("temperature"), metadata.per_row("seeded")
+    none = torch.zeros(rows, dtype=torch.bool)
+    greedy = none if temperature is None else ~(temperature > 0).cpu()
+    is_seeded = none if metadata.seed is None else ~greedy
+    if seeded is not None:
+        is_seeded = is_seeded & seeded.cpu()
+    counts = {"greedy": int(greedy.sum()), "seeded": int(is_seeded.sum())}
+    return counts | {"unseeded": rows - sum(counts.values())}
+
+
+def row_metadata(drafts: Drafts, params: Sequence[SamplingParams], first: Sequence[int]) -> SamplingMetadata:
+    """Build the parameters of a verification's rows from the requests and their first positions."""
+    rows = drafts.num_rows
+    assert rows is not None
+    start = torch.tensor(first, dtype=torch.int64, device=drafts.device)
+    return SamplingMetadata.from_params(
+        params,
+        device=drafts.device,
+        positions=speculative.row_positions(drafts.cu_num_logits, start, rows),
+        row_index=speculative.row_index(drafts.cu_num_logits, rows),
+    )
+
+
+def _by_row(metadata: SamplingMetadata, drafts: Drafts, rows: int) -> SamplingMetadata:
+    """Make metadata of the target's rows from metadata of requests with the positions of the first rows."""
+    if metadata.num_rows in (None, rows):
+        return metadata
+    request, step = speculative.rows_of_requests(drafts.cu_num_logits, rows)
+    positions, slot = metadata.positions, metadata.row_index
+    if positions is not None:
+        positions = positions.to(torch.int64).index_select(0, request) + step
+    return metadata.for_rows(request if slot is None else slot.index_select(0, request), positions)
+
+
+def draft_refusal(
+    *,
+    params: SamplingParams | None = None,
+    mode: VerifyMode | None = None,
+    kind: DraftKind | None = None,
+    ragged: bool = False,
+    placeholder: bool = False,
+    **need: Any,
+) -> Refusal:
+    """Make the refusal of two requests with a draft each, or only the first with a draft.
+
+    :param mode: None: one that is advertised, as for ``kind``.
+    :param need: fields of the need that belong to it.
+    """
+
+    def call(subject: VerifySubject) -> Call:
+        capabilities, device = subject.capabilities, subject.device
+        counts = [1, 0] if ragged else [1, 1]
+        ids = torch.full((sum(counts),), -1 if placeholder else 0, device=device)
+        draft_kind = kind or (*capabilities.draft_kinds, "chosen")[0]
+        uniform_rows = torch.full((len(ids), 4), 0.25, device=device)
+        drafts = Drafts.from_counts(
+            ids,
+            counts,
+            draft_probs=uniform_rows if draft_kind == "probs" else None,
+            draft_logits=uniform_rows if draft_kind == "logits" else None,
+            any_placeholder=placeholder,
+        )
+        rows = sum(counts) + len(counts)
+        metadata = SamplingMetadata.from_params(
+            [params or SamplingParams()] * rows, device=device, positions=list(range(rows))
+        )
+        verify_mode = mode or (*capabilities.verify_modes, "rejection")[0]
+        target_logits = torch.zeros(rows, 4, device=device)
+        return subject.new_call("verify", target_logits, drafts, metadata, mode=verify_mode)
+
+    return Refusal(need, call)

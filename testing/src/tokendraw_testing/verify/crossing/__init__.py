@@ -1,1 +1,0 @@
-"""Requests crossed over dtypes, vocabularies, values, drafts and batches, judged by the reference."""
