@@ -333,7 +333,9 @@ def test_an_interrupt_ends_all_processes_at_once(install, tmp_path):
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
-    said = re.sub(r"^0 of 2 lines after .*\n", "", stderr, flags=re.MULTILINE)  # every 30 s, on a busy machine
+    said = re.sub(
+        r"^0 of 2 lines after .*\n", "", stderr, flags=re.MULTILINE
+    )  # every 30 s, on a busy machine
     assert (stdout, said, process.returncode) == ("", "Interrupted after 0 of 2 lines.\n\n", 130)
     for mark in marks.iterdir():
         with pytest.raises(ProcessLookupError):

@@ -42,21 +42,22 @@ class Raising:
         raise RuntimeError("no kernel for this")
 
 
-def a_subject(sampler, **promises):
+def a_subject(sampler, expected_failures={}, **promises):
     return Subject(
-        "tiny", capabilities={"sample": Capabilities(**promises)}, device="cpu", build=lambda *_: sampler, quick=True
+        "tiny", capabilities={"sample": Capabilities(**promises)}, device="cpu", build=lambda *_: sampler, quick=True,
+        expected_failures=expected_failures,
     )
 '''
 
 
-def conformance_class(sampler, *tests, **promises):
+def conformance_class(sampler, *tests, expected_failures=None, **promises):
     """Source of a subclass with the fixture ``subject`` of a sampler, and further tests."""
     fixture = f"""
 class TestAcme(SamplerConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def subject(cls):
-        return a_subject({sampler}(), **{promises})
+        return a_subject({sampler}(), {expected_failures or {}}, **{promises})
 """
     return "\n".join((fixture, *(textwrap.indent(textwrap.dedent(test), "    ") for test in tests)))
 
@@ -96,64 +97,35 @@ class TestTheTests:
 
 
 class TestOverriding:
-    def test_without_a_mark_is_a_type_error_with_a_remedy(self):
+    @pytest.mark.parametrize("mark", ["", "@pytest.mark.xfail(reason='acme issue 12')"])
+    def test_is_a_type_error_that_names_the_list_of_expected_failures(self, mark):
         with pytest.raises(TypeError) as error:
-            overriding()
+            overriding(mark)
         assert str(error.value) == (
-            "TestAcme.test_limits overrides a standard test, needs @pytest.mark.xfail(reason=...), found none. "
-            "Say why it fails, or leave the test alone."
+            "TestAcme.test_limits overrides a standard test. If it is known to fail, say so in "
+            "PluginInfo.expected_failures, or leave the test alone."
         )
 
-    @pytest.mark.parametrize(
-        "mark",
-        [
-            "@pytest.mark.xfail",
-            "@pytest.mark.xfail()",
-            "@pytest.mark.xfail(reason='')",
-            "@pytest.mark.xfail(reason='  ')",
-            "@pytest.mark.xfail(reason=None)",
-            "@pytest.mark.xfail(strict=True)",
-            "@pytest.mark.skip(reason='it fails')",
-        ],
-    )
-    def test_with_a_mark_that_gives_no_reason_is_refused_as_well(self, mark):
-        with pytest.raises(TypeError, match=r"^TestAcme\.test_limits overrides a standard test"):
-            overriding(mark)
-
-    def test_by_something_that_is_no_test_is_refused_as_well(self):
+    def test_by_something_that_is_no_test_or_by_a_mixin_is_refused_as_well(self):
         with pytest.raises(TypeError, match=r"^TestAcme\.test_tails overrides a standard test"):
             type("TestAcme", (SamplerConformance,), {"test_tails": None})
-
-    def test_by_a_mixin_is_refused_as_well(self):
-        class Quiet:
-            def test_strides(self): ...
-
         with pytest.raises(TypeError, match=r"^TestAcme\.test_strides overrides a standard test"):
-            type("TestAcme", (Quiet, SamplerConformance), {})
+            type("TestAcme", (type("Quiet", (), {"test_strides": None}), SamplerConformance), {})
 
-    def test_with_a_reason_is_accepted(self):
-        overriding("@pytest.mark.xfail(reason='acme issue 12')")
-
-    def test_an_additional_test_needs_no_mark(self):
+    def test_an_additional_test_is_accepted(self):
         overriding(name="test_something_else")
 
-    def test_shows_as_known_to_fail_with_its_reason(self, outcome):
-        result = outcome(
-            conformance_class(
-                "Wrong",
-                """
-                @pytest.mark.xfail(reason="32-bit ids, acme issue 12")
-                def test_output(self, subject):
-                    super().test_output(subject)
-                """,
-            ),
-            "-k=test_output and not outlive",
-            "-rx",
-        )
-        result.assert_outcomes(xfailed=1)
-        result.stdout.fnmatch_lines(
-            ["XFAIL test_acme.py::TestAcme::test_output - 32-bit ids, acme issue 12*"]
-        )
+
+def test_an_expected_failure_shows_with_its_reason(outcome):
+    result = outcome(
+        conformance_class("Wrong", expected_failures={"output": "32-bit ids, acme issue 12"}),
+        "-k=test_output and not outlive",
+        "-rx",
+    )
+    result.assert_outcomes(xfailed=1)
+    result.stdout.fnmatch_lines(
+        ["XFAIL test_acme.py::TestAcme::test_output - 32-bit ids, acme issue 12; found: *int64*"]
+    )
 
 
 def test_a_subclass_without_the_fixture_is_refused(outcome):

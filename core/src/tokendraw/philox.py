@@ -226,7 +226,6 @@ def _blocks(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
 
 
 def _part(x: Tensor, block: tuple[slice, ...]) -> Tensor:
-    """Return the part of a broadcast tensor within a block."""
     slices = block[len(block) - x.dim() :]
     return x[tuple(part if size > 1 else slice(None) for part, size in zip(slices, x.shape, strict=True))]
 

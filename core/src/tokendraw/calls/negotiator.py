@@ -183,7 +183,6 @@ class Negotiator:
             self._rows = dict(rows)
 
     def _build(self, operation: Operation, name: str, discovery: Discovery) -> LoadedBackend:
-        """Build and prove the backend of a plugin."""
         hooks, capabilities = discovery.hooks[name], discovery.offered(name, operation)
         if self.before_build is not None:
             self.before_build(name)

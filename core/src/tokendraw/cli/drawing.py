@@ -304,7 +304,6 @@ def _rows(values: Tensor, tensor: str | None) -> LogitsFile:
 
 
 def _name(dtype: Any) -> str:
-    """Return ``float32`` for ``torch.float32``."""
     return str(dtype).removeprefix("torch.")
 
 

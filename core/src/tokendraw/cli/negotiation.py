@@ -89,6 +89,7 @@ def candidate_json(candidate: Candidate) -> JsonObject:
         "first_party": candidate.first_party,
         "verified": info.verified if info else None,
         "kernels": info.kernels if info else None,
+        "expected_failures": dict(info.expected_failures) if info else None,
         "api_version": candidate.info.api_version if candidate.info else None,
         "upstream": upstream
         and {
@@ -257,7 +258,6 @@ def _main(plugin: _Plugin) -> Candidate:
 
 
 def _print_facts(title: str, facts: Mapping[str, str | None]) -> None:
-    """Print a title, then a table of the facts that are not empty."""
     click.echo(title)
     print_table(("", ""), [(label, text) for label, text in facts.items() if text], indent=2)
 
@@ -292,6 +292,7 @@ def _print_plugin(plugin: _Plugin) -> None:
             facts["  installed"] = main.upstream_version or "no"
             facts["  tested"] = ", ".join(upstream.tested) or "no version"
         facts |= {"kernels": info.kernels, "verified on": info.verified or "nothing stated"}
+        facts |= {f"fails {check!r}": reason for check, reason in info.expected_failures.items()}
     _print_facts(click.style(main.name, bold=True), facts)
     if upstream and upstream.releases:
         print_heading(upstream.distribution, " by version")
@@ -489,7 +490,6 @@ def _who_serves(resolution: Resolution) -> _Rows:
 def _explain(
     decisions: Iterable[Decision], sections: Mapping[str, _Rows], in_force: Mapping[str, str]
 ) -> None:
-    """Print the decisions, more sections, and the settings."""
     decided = [(decision.name, str(decision.state), decision.reason) for decision in decisions]
     settings = [(f"{name} = {value}",) for name, value in in_force.items()] or [("none",)]
     for title, rows in {"decisions": decided, **sections, "settings": settings}.items():

@@ -151,7 +151,6 @@ class Process(Call):
 
 
 def _check_logits(logits: Tensor, device: torch.device) -> None:
-    """Refuse logits unfit for editing in place."""
     check_logits("logits", logits, device, built="processor")
     if logits.requires_grad:
         raise InvalidInputError(

@@ -226,7 +226,6 @@ def host_ids(values: Sequence[int]) -> Tensor:
 
 
 def _sequence(name: str, values: Iterable[Any], owner: str) -> Sequence[Any]:
-    """Return values that can be read twice."""
     if isinstance(values, (list, tuple, Tensor)) or hasattr(values, "__array_interface__"):
         return values  # type: ignore[return-value]
     return list(each(name, values, "integers", owner))

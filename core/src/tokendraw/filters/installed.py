@@ -72,7 +72,6 @@ def _filters(variables: object, path: object) -> dict[str, Filter]:
 
 
 def _refusal(name: object, owner: str) -> str:
-    """Say why a request cannot name a filter."""
     records = installed_filters()
     for record in records:
         if record.name == name and record.state is not State.AVAILABLE:

@@ -72,7 +72,6 @@ def is_own(operation: Operation) -> bool:
 
 
 def _find(name: str) -> Operation | None:
-    """Find an operation of another distribution."""
     if name not in _installed(*sources()):
         _installed.cache_clear()  # it may have been installed meanwhile
     return _installed(*sources()).get(name)

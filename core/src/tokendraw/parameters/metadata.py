@@ -292,7 +292,6 @@ class SamplingMetadata:
         return {field.name: getattr(self, field.name) for field in fields(self)}  # without the memo
 
     def _tensors(self) -> dict[str, Tensor]:
-        """Return the tensors in use, by field."""
         tensors = {name: tensor for name in _TENSORS if (tensor := getattr(self, name)) is not None}
         if self.filters:
             tensors |= {f"{FILTER_PREFIX}{name}": tensor for name, tensor in self.filters.items()}

@@ -76,7 +76,7 @@ class CpuPlugin:
             priority=50,
             operations={"sample": _SAMPLE, "verify": _VERIFY, "process_logits": _PROCESS},
             summary="a compiled sampler for CPUs: about two reads of the logits, the tokens of native",
-            verified="x86-64 with AVX-512, AVX2 and neither (torch 2.13.0)",
+            verified="x86-64 with AVX-512, AVX2 and neither (torch 2.13.0); not run on aarch64",
         )
 
     @hookimpl

@@ -84,7 +84,7 @@ class NativePlugin:
             },
             upstream=UPSTREAM,
             summary="the reference in plain PyTorch: every device, every request",
-            verified="CPU (x86-64, torch 2.13.0), NVIDIA H200 (torch 2.11.0)",
+            verified="CPU (x86-64, torch 2.13.0), NVIDIA H200 (torch 2.11.0); not run on an AMD GPU",
         )
 
     @hookimpl

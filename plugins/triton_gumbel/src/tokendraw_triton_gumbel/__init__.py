@@ -93,7 +93,7 @@ class TritonGumbelPlugin:
             },
             upstream=UPSTREAM,
             summary="Triton kernels for NVIDIA and AMD: one read of the logits, seeds per row, exact filters",
-            verified="NVIDIA H200 (torch 2.11.0, triton 3.6.0); compiled for AMD, not run there",
+            verified="NVIDIA H100 and H200 (torch 2.11.0, triton 3.6.0); compiled for AMD, not run there",
         )
 
     @hookimpl

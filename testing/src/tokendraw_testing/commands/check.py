@@ -6,12 +6,12 @@ null for all properties), ``gumbel_dtype`` (null without the option), ``passed``
 (the most that a correct sampler fails such a run with), ``heavy_imports`` (empty: no longer
 looked for), ``jobs`` (processes), ``elapsed`` (seconds of the run), ``seconds`` (of all lines together), ``missed``
 (places that no line looked at) and ``lines``, one a property: ``name``, ``about`` (what is demanded), ``status``
-(``passed``, ``failed``, ``refused`` or ``not run``), ``detail`` (what was looked at; of a failure, what was needed and
-found; of a refusal, its words; why it was not run), ``checks`` (how many statistical ones), ``draws``, ``p_value`` (the
-least; null without statistics), ``worst`` (where it was the least), ``traceback`` (where a call raised, else ""),
-``seconds``, ``again`` (the command that repeats the line) and ``looked``, the places where it looked at ``rows``:
-``call`` (the operation, and its mode if it has some), ``dtype``,
-``up_to`` (widest vocabulary of the class of widths: 1024, 65536, 131072; null for wider ones) and ``kind`` (of row:
+(``passed``, ``failed``, ``refused``, ``not run`` or ``expected to fail``), ``detail`` (what was looked at; of a
+failure, what was needed and found; of a refusal, its words; why it was not run or may fail), ``checks`` (how many
+statistical ones), ``draws``, ``p_value`` (the least; null without statistics), ``worst`` (where it was the least),
+``traceback`` (where a call raised, else ""), ``seconds``, ``again`` (the command that repeats the line) and ``looked``,
+the places where it looked at ``rows``: ``call`` (the operation, and its mode if it has some), ``dtype``, ``up_to``
+(widest vocabulary of the class of widths: 1024, 65536, 131072; null for wider ones) and ``kind`` (of row:
 ``greedy``, ``seeded`` ...).
 
 With ``--fuzz`` and ``--fuzz-case``, in place of ``only``, ``seconds`` and ``lines``: ``cases`` (their number by
@@ -25,6 +25,8 @@ With ``--kept-sets``: ``batches``, ``counts`` (by operation and way: ``rows``, `
 in words.
 
 With ``--filter``, also the keys of :mod:`tokendraw_testing.commands.filter_check`.
+
+With ``--table``: ``candidates``, as in ``list --json``.
 
 With ``--list``: ``properties``, each with ``name``, ``about`` (what is demanded), ``operation``, ``advertised``
 (whether a capability switches it on) and ``needs_cuda``.
@@ -40,16 +42,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 from click.core import ParameterSource
 
+import tokendraw
 from tokendraw.commands import (
     NOT_USABLE,
     GuardedCommand,
     all_of_options,
     build_operation_option,
+    candidate_json,
     command_line,
     device_option,
     html_option,
     installed_names,
     json_option,
+    plugins_at_work,
     print_json,
     progress,
     verbose_option,
@@ -129,6 +134,12 @@ _run_options = all_of_options(
         help="With --fuzz or --fuzz-case: look at the kept sets of random rows, on the device and by the million.",
     ),
     click.option("--list", "as_list", is_flag=True, help="Print the properties, each with what it demands."),
+    click.option(
+        "--table",
+        "as_table",
+        is_flag=True,
+        help="Print a Markdown table of the installed samplers: where each was verified, what it is known to fail.",
+    ),
 )
 
 _filter_options = all_of_options(
@@ -177,6 +188,7 @@ def check(
     fuzz_case: _Case | None,
     kept_sets: bool,
     as_list: bool,
+    as_table: bool,
     html: Path | None,
     as_json: bool,
 ) -> None:
@@ -189,6 +201,16 @@ def check(
 
     Exits with 1 if a property failed, or if there was none to check, or if a random case went wrong.
     """
+    if as_table:
+        others = [
+            name
+            for name, value in ctx.params.items()
+            if value and name not in ("as_table", "as_json", "seed")
+        ]
+        if others:
+            raise click.UsageError("'--table' is about every installed sampler. Leave out the other options.")
+        _print_table_of_samplers(as_json=as_json)
+        return
     filter_check.refuse_contradictions(ctx.params)
     if html is not None:
         if as_list:
@@ -316,3 +338,26 @@ def _print_properties(properties: Sequence[Property], *, as_json: bool) -> None:
     width = max(len(prop.name) for prop in properties)
     for prop in properties:
         click.echo(f"{prop.name:{width}}  {prop.about}")
+
+
+def _print_table_of_samplers(*, as_json: bool) -> None:
+    """Print what the installed plugins say of themselves, the best first: the README's table of backends."""
+    with plugins_at_work():
+        found = sorted(tokendraw.discover(), key=lambda candidate: (-candidate.priority, candidate.name))
+    candidates = [candidate_json(candidate) for candidate in found]
+    if as_json:
+        print_json({"candidates": candidates})
+        return
+    click.echo("| plugin | what it is | operations | verified on | known to fail |\n|---|---|---|---|---|")
+    for each in candidates:
+        failures = "; ".join(
+            f"{name}: {reason}" for name, reason in (each["expected_failures"] or {}).items()
+        )
+        cells = (
+            each["name"],
+            each["summary"] or each["reason"],
+            ", ".join(each["operations"] or ()),
+            each["verified"] or "nothing stated",
+            failures or "nothing",
+        )
+        click.echo(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |")

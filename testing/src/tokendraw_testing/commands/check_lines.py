@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tokendraw_testing.kit.report import Line, Report
 
 _COLOURS = {"passed": "green", "failed": "red", "refused": "cyan", "not run": "yellow"}
+_COLOURS["expected to fail"] = "magenta"
 
 
 def print_report(report: Report, host: str, versions: Mapping[str, str], repeat_command: str) -> None:

@@ -16,6 +16,7 @@ class Status(StrEnum):
     FAILED = "failed"
     REFUSED = "refused"  # not advertised, and refused in words
     NOT_RUN = "not run"  # it needs a device that is not here, or nothing can test the claim
+    EXPECTED = "expected to fail"  # it failed, and the plugin's description says so
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +24,9 @@ class Line:
     """Result of one property.
 
     :ivar name: Name of the property.
-    :ivar status: Outcome: passed, failed, refused or not run.
+    :ivar status: Outcome: passed, failed, refused, not run or expected to fail.
     :ivar detail: Sizes that were looked at; for a failure, needed against found; for a refusal, the message of the
-        refusal.
+        refusal; for an expected failure, its reason in the plugin's description and what was found.
     :ivar about: States the demand in a sentence.
     :ivar checks: Number of statistical checks.
     :ivar draws: Number of tokens that went into the statistical checks.
@@ -124,6 +125,8 @@ class Report:
         not_run = dict.fromkeys(line.detail for line in self.ended(Status.NOT_RUN))
         notes = {Status.REFUSED: "not advertised", Status.NOT_RUN: "; ".join(not_run)}
         counts = {status: len(self.ended(status)) for status in Status}
+        if not counts[Status.EXPECTED]:
+            del counts[Status.EXPECTED]
         return ", ".join(
             f"{count} {status} ({notes[status]})" if count and status in notes else f"{count} {status}"
             for status, count in counts.items()

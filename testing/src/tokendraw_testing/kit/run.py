@@ -121,6 +121,7 @@ def check(subject: Subject, prop: Property) -> Line | None:
         status = _status(outcome, is_refusal=is_refusal)
         if status is Status.PASSED and subject.uses == uses:
             status, detail = Status.NOT_RUN, f"needs a call to look at, found none: {detail}"
+    status, detail = _as_expected(subject.expected_failures.get(prop.name), status, detail)
     return Line(
         name=prop.name,
         about=prop.about,
@@ -139,6 +140,16 @@ def _status(outcome: Attempt, *, is_refusal: bool) -> Status:
     if outcome.not_run:
         return Status.NOT_RUN
     return Status.REFUSED if is_refusal else Status.PASSED
+
+
+def _as_expected(reason: str | None, status: Status, detail: str) -> tuple[Status, str]:
+    """Judge a line that the plugin's description expects to fail for a reason: an error is that it passed."""
+    if reason is not None and status is Status.FAILED:
+        return Status.EXPECTED, f"{reason}; found: {detail}"
+    if reason is not None and status is Status.PASSED:
+        needed = f"needs to fail, as PluginInfo.expected_failures says ({reason})"
+        return Status.FAILED, f"{needed}, found it passed. Take it off that list"
+    return status, detail
 
 
 def _look(view: OperationSubject, prop: Property, trial: Trial, *, is_refusal: bool) -> str:
@@ -171,7 +182,7 @@ def _check_in_processes(
     results_iterator = results(subject, check_named, longest_first, jobs, begin)
     with contextlib.closing(results_iterator):
         for name, line in results_iterator:
-            yield _line_of_death(by_name[name], line) if isinstance(line, Death) else line
+            yield _line_of_death(subject, by_name[name], line) if isinstance(line, Death) else line
 
 
 def check_named(subject: Subject, name: str) -> Line:
@@ -182,5 +193,7 @@ def check_named(subject: Subject, name: str) -> Line:
     return line
 
 
-def _line_of_death(prop: Property, death: Death) -> Line:
-    return Line(name=prop.name, about=prop.about, status=Status.FAILED, detail=f"a call {death.how}")
+def _line_of_death(subject: Subject, prop: Property, death: Death) -> Line:
+    reason = subject.expected_failures.get(prop.name)
+    status, detail = _as_expected(reason, Status.FAILED, f"a call {death.how}")
+    return Line(name=prop.name, about=prop.about, status=status, detail=detail)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from tokendraw import SamplerUnavailableError
+from tokendraw import InvalidParameterError, SamplerUnavailableError
 from tokendraw.plugin import API_VERSION, Call, Host, HostCapabilities, PluginInfo
 from tokendraw.resolution import Candidate, State, detect_host
 from tokendraw.tools import (
@@ -24,7 +24,7 @@ from tokendraw.tools import (
 )
 from tokendraw_testing.kit.effort import Effort
 from tokendraw_testing.kit.matrix import Place
-from tokendraw_testing.kit.operation import find
+from tokendraw_testing.kit.operation import find, properties
 from tokendraw_testing.kit.trial import Violation
 
 Build = Callable[[str, Any], Any]
@@ -46,6 +46,8 @@ class Subject:
         interpreter.
     :param need: fields of a need that hold throughout the run, such as ``{"gumbel_dtype": "fp64"}``. The operations
         whose needs have no such fields are left out.
+    :param expected_failures: reason by the name of a property that is known to fail, as in the plugin's description.
+    :raises InvalidParameterError: there is no property of one of these names.
     """
 
     def __init__(
@@ -59,9 +61,17 @@ class Subject:
         seed: int = 0,
         effort: Effort | None = None,
         need: Mapping[str, Any] = _NO_FIELDS,
+        expected_failures: Mapping[str, str] = _NO_FIELDS,
     ) -> None:
         self.name = name
         self.need = need
+        self.expected_failures = expected_failures
+        known = {prop.name for prop in properties()} if expected_failures else set()
+        for unknown in expected_failures.keys() - known:
+            raise InvalidParameterError(
+                f"'expected_failures' of {name!r} needs names of properties, found {unknown!r}. "
+                "See `tokendraw check --list`."
+            )
         self.capabilities = {name: limits for name, limits in capabilities.items() if _has_fields(name, need)}
         self.device = torch.device(device)
         self.effort = effort or Effort.of(quick=quick, device_type=self.device.type)
@@ -99,11 +109,13 @@ class Subject:
         plugin = InstalledPlugin(name, device, "the conformance kit")
         required = None if operation is None else find_operation(operation).name
         capabilities: dict[str, HostCapabilities] = {}
+        expected_failures: Mapping[str, str] = _NO_FIELDS
         reasons: dict[str | None, str | None] = {}
         for operation_name in [each for each in operation_names() if _has_fields(each, need)]:
             for candidate in plugin.candidates(operation_name, replace(plain_need(operation_name), **need)):
                 if candidate.state is State.AVAILABLE:
                     capabilities[operation_name] = plugin.capabilities(operation_name)
+                    expected_failures = candidate.info.expected_failures if candidate.info else _NO_FIELDS
                 else:
                     reasons.setdefault(required and operation_name, candidate.reason)
         if not capabilities or required not in (None, *capabilities):
@@ -118,6 +130,7 @@ class Subject:
             quick=quick,
             seed=seed,
             need=need,
+            expected_failures=expected_failures,
         )
         options: Mapping[str, Any] = {
             "quick": quick,

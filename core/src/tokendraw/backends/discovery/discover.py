@@ -154,7 +154,6 @@ def gather(host: Host, choice: Choice, type_of: CapabilitiesType) -> Discovery:
 
 
 def _described(candidate: Candidate, relay: pluggy.HookRelay, type_of: CapabilitiesType) -> Candidate:
-    """Read the description of a plugin, as far as its API version is ours."""
     answer = guarded("tokendraw_describe", relay.tokendraw_describe)
     info = guarded("reading PluginInfo", lambda: check_identity(answer, candidate.name))
     if not OLDEST_API_VERSION <= info.api_version <= API_VERSION:

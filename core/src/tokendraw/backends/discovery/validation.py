@@ -54,10 +54,13 @@ def check_description(info: PluginInfo, type_of: CapabilitiesType) -> PluginInfo
     for field in ("summary", "verified", "kernels"):
         needed = f"one printable line of at most {MAX_TEXT_CHARS} characters"
         _require(is_printable(getattr(info, field)), f"PluginInfo.{field}", needed, getattr(info, field))
-    operations, upstream = info.operations, info.upstream
+    operations, upstream, failures = info.operations, info.upstream, info.expected_failures
     has_some = isinstance(operations, Mapping) and len(operations) > 0
     _require(has_some, "PluginInfo.operations", "at least one operation", operations)
     copies = {name: _capabilities(name, offered, type_of) for name, offered in operations.items()}
+    are_lines = isinstance(failures, Mapping) and all(map(is_printable, (*failures, *failures.values())))
+    has_reasons = are_lines and all(text.strip() for text in failures.values())
+    _require(has_reasons, "PluginInfo.expected_failures", "a reason by the name of a check", failures)
     if isinstance(upstream, Upstream):
         check_upstream(upstream)
     elif upstream is not None:
