@@ -29,7 +29,17 @@ LINES = {
 """Command lines whose object is in the table, behind the words for them, of which the first is the command."""
 ELSEWHERE = {"host": "resolve", "candidates": "list", "candidate": "list", "resolution": "resolve"}
 """Objects of several commands, with the one whose keys the table has."""
-BY_NAME = {"cases", "choice", "counts", "heavy_imports", "need", "operations", "params", "variables"}
+BY_NAME = {
+    "cases",
+    "choice",
+    "counts",
+    "expected_failures",
+    "heavy_imports",
+    "need",
+    "operations",
+    "params",
+    "variables",
+}
 """Objects whose keys are names of operations, fields or variables."""
 
 

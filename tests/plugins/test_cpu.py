@@ -23,6 +23,11 @@ from tokendraw_cpu.sampler import CpuSampler
 from tokendraw_cpu.verification import CpuVerifier
 
 CPU = torch.device("cpu")
+NEED_ANOTHER_DEVICE_OR_EFFORT = {
+    *("threads", "verify threads", "process threads", "verify crossing, wide"),
+    *("sync-free", "verify sync-free", "process sync-free"),
+    *("graph capture", "verify graph capture", "process graph replay"),
+}
 
 
 @pytest.mark.fast_first
@@ -39,7 +44,7 @@ def test_the_kit_passes_every_line_in_every_instruction_set(target):
     )
     lines = run(subject).lines
     assert [line for line in lines if line.status is Status.FAILED] == []
-    assert sum(line.status is Status.PASSED for line in lines) > 60
+    assert {line.name for line in lines if line.status is not Status.PASSED} == NEED_ANOTHER_DEVICE_OR_EFFORT
 
 
 def test_the_plugin_builds_the_fastest_one():
