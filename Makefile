@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 PROCESSES ?= 2
+MUTANTS ?= 20
 VENV ?= .venv
 BIN := $(VENV)/bin
 RELEASE := $(VENV)-release
@@ -53,10 +54,13 @@ test: $(VENV)/.tools  ## Every kind of test in about three minutes, without a GP
 test-all: test  ## The whole suite, without a GPU: twenty minutes
 	$(call SUITE,$(PROCESSES)) -m "slow and not gpu and not browser" $(PYTEST)
 
-# Weekly, and after each change of the kit: it takes three to six minutes on two cores.
-test-mutants: $(VENV)/.tools  ## Every planted bug against the line of the kit that has to see it; totals into docs/numbers.md
+# Weekly, and after each change of the kit. The first part holds planted bugs against the lines that have to see them, the
+# second a sample of mutants that a library makes of native; what it imports of mutmut needs none of its dependencies.
+test-mutants: $(VENV)/.tools  ## Planted bugs, and MUTANTS generated ones, against the kit; totals into docs/numbers.md
 	$(NO_COPIES)
+	$(PIP) --no-deps mutmut libcst
 	OMP_NUM_THREADS=1 PYTHONPATH=tests/fakes $(BIN)/python -m mutants.report --processes $(PROCESSES)
+	PYTHONPATH=tests/fakes $(BIN)/python -m mutants.generated --count $(MUTANTS) --processes $(PROCESSES)
 
 test-threads: $(VENV)/.tools  ## A loaded object of every backend, called by two and by eight threads at once: twenty minutes
 	PYTHONPATH=$$(echo tests/fakes plugins/*/src | tr " " :) $(BIN)/python -m concurrent_calls

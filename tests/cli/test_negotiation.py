@@ -128,7 +128,6 @@ def test_show_finds_a_filter_by_its_name_with_hyphens_too(name):
 
 
 STRICT = "TOKENDRAW_STRICT=1 makes this warning an error."
-H100_LINE = "sample on cuda (H100), compute capability 9.0, 132 SMs"
 PASSED_OVER = (
     f"'boom' was passed over: {BOOM.reason}. Using 'flashinfer'. "
     "Set TOKENDRAW_DISABLE=boom to silence this.\n"

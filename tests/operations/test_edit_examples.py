@@ -83,7 +83,6 @@ def test_drafts_before_a_row_push_tokens_out_of_the_window_and_placeholders_do_t
 # A thinking budget: once it is spent, the ids of the end come one by one, whatever else would be allowed
 
 START, END = [1, 2], [8, 9, 10]
-EVERY_ID = [*range(V)]
 
 
 def allowed(prompt=(), output=(), budget=3, end=END, drafts=None, bitmask=None, **fields):

@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-GROUP = "tokendraw.plugins"
 METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
