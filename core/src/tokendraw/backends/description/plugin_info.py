@@ -86,8 +86,8 @@ class PluginInfo:
     :ivar summary: Describes the plugin in one line, for ``tokendraw list``.
     :ivar verified: Hardware on which the plugin's authors have run it, for ``tokendraw show``.
     :ivar kernels: Origin of the kernels on this machine, for ``tokendraw show``: prebuilt, or the name of the compiler.
-    :ivar expected_failures: Reason by the name of a check of the conformance kit (``tokendraw check --list``) that the
-        plugin is known to fail, such as ``acme issue 12: keeps k of the tokens tied with the k-th``.
+    :ivar expected_failures: Reason by the name of a property of the conformance kit (``tokendraw check --list``) that
+        the plugin is known to fail, such as ``acme issue 12: keeps k of the tokens tied with the k-th``.
     """
 
     name: str

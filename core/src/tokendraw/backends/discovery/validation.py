@@ -60,7 +60,7 @@ def check_description(info: PluginInfo, type_of: CapabilitiesType) -> PluginInfo
     copies = {name: _capabilities(name, offered, type_of) for name, offered in operations.items()}
     are_lines = isinstance(failures, Mapping) and all(map(is_printable, (*failures, *failures.values())))
     has_reasons = are_lines and all(text.strip() for text in failures.values())
-    _require(has_reasons, "PluginInfo.expected_failures", "a reason by the name of a check", failures)
+    _require(has_reasons, "PluginInfo.expected_failures", "a reason by the name of a property", failures)
     if isinstance(upstream, Upstream):
         check_upstream(upstream)
     elif upstream is not None:
