@@ -457,7 +457,7 @@ def _request(c: Any, way: str, size: int, rng: Generator) -> tuple[str, Sampling
         fields["seed"] = int(rng.integers(2**63))
     sigma = ratio if way == "temperature last" else ratio * temperature
     top = 0.0 if rng.random() < 0.7 else float(rng.normal(0.0, 10.0))
-    families = ("uniform", "gaussian", "exponential", "steps", "peak", "masked")
+    families = ("uniform", "gaussian", "exponential", "steps", "peak", "masked", "half flat")
     family = str(rng.choice(families[: 4 if is_flat else None]))
     return way, SamplingParams(**fields), _Shape(family, sigma, top)
 
@@ -468,7 +468,7 @@ def _logits(rows: Sequence[_Shape], size: int, rng: Generator, device: torch.dev
     for family in dict.fromkeys(row.family for row in rows):
         index = torch.tensor([i for i, row in enumerate(rows) if row.family == family], device=device)
         part = torch.rand(len(index), size, device=device, dtype=torch.float32)
-        if family in ("gaussian", "peak", "masked"):
+        if family in ("gaussian", "peak", "masked", "half flat"):
             part.normal_()
         elif family == "exponential":
             part.exponential_()
@@ -477,6 +477,8 @@ def _logits(rows: Sequence[_Shape], size: int, rng: Generator, device: torch.dev
         if family == "masked":
             part.masked_fill_(torch.rand_like(part) < float(rng.random()), -torch.inf)
             part[:, int(rng.integers(size))] = 0.0
+        if family == "half flat":  # tiles of equal logits: their moments are rounding alone
+            part[:, : size // 2] = 0.0
         if family == "peak":
             part[:, int(rng.integers(size))] = 12.0
         x[index] = part

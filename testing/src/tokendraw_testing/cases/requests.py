@@ -18,7 +18,7 @@ from tokendraw.filters import required_moments
 from tokendraw.plugin import Capabilities
 from tokendraw_testing import reference
 from tokendraw_testing.cases.factors import Kind, Site, kinds
-from tokendraw_testing.cases.rows import WIDE_SIZE, CrossedRow, floor_designs, row_of
+from tokendraw_testing.cases.rows import HEAD, WIDE_SIZE, CrossedRow, floor_designs, row_of
 from tokendraw_testing.subjects import RowSubject, SampleSubject, crossed_orders
 
 Array = NDArray[Any]
@@ -318,30 +318,36 @@ def further_requests(
                 logits = torch.from_numpy(y * scale + (0.0, -3.0, 20.0)[i % 3])
             yield _decided(subject, site, design, logits, params, kind, rng, needs_seed=needs_seed)
     if not own:
-        yield from _floors_within_nuclei(subject, site, rng, needs_seed=needs_seed)
+        yield from _joint_filters(subject, site, rng, needs_seed=needs_seed)
 
 
-def _floors_within_nuclei(
+def _joint_filters(
     subject: RowSubject, site: Site, rng: Generator, *, needs_seed: bool
 ) -> Iterator[CrossedRequest]:
-    """Make rows where min-p leaves less mass than top-p asks for, in the order ``joint``: one a kind, more with seeds.
+    """Make rows in the order ``joint`` where a filter counts mass that another drops: one a kind, more with seeds.
 
-    The second token has 0.43 of the mass that min-p leaves and 0.32 of top-p: with a threshold of 0.37 XTC drops the
-    first token, unless it takes the kept mass for top-p. Of the uniforms of the seeds half apply XTC.
+    Where min-p leaves less mass than top-p asks for, the second token has 0.43 of the mass that min-p leaves and 0.32
+    of top-p: with a threshold of 0.37 XTC drops the first token, unless it takes the kept mass for top-p. Of the
+    uniforms of the seeds half apply XTC. Below a head that typical-p drops, a nucleus with the head ends earlier.
     """
     served = {name for name, _ in subject.capabilities.filters}
-    if "joint" not in subject.capabilities.filter_orders or not {"min_p", "top_p", "xtc"} <= served:
+    if "joint" not in subject.capabilities.filter_orders or site.size < len(LAW):
         return
-    logits = torch.full((site.size,), -30.0, dtype=torch.float64)
-    if site.size < len(LAW):
-        return
-    logits[torch.from_numpy(rng.permutation(site.size)[: len(LAW)])] = torch.from_numpy(np.log(LAW))
-    params = SamplingParams(
-        min_p=0.6, top_p=0.95, xtc_probability=0.5, xtc_threshold=0.37, filter_order="joint"
-    )
+    law = np.full(site.size, -30.0)
+    law[rng.permutation(site.size)[: len(LAW)]] = np.log(LAW)
     row_kinds = kinds(subject.capabilities)
-    for kind in row_kinds + ["seeded"] * (_SEEDED_COPIES if "seeded" in row_kinds else 0):
-        yield _decided(subject, site, "law", logits, params, kind, rng, needs_seed=needs_seed)
+    rows: list[tuple[str, Array, dict[str, float]]] = []
+    if {"min_p", "top_p", "xtc"} <= served:
+        fields = {"min_p": 0.6, "top_p": 0.95, "xtc_probability": 0.5, "xtc_threshold": 0.37}
+        rows.append(("law", law, fields))
+    if {"typical_p", "top_p"} <= served:
+        rows.append((HEAD, floor_designs(rng, site.size)[HEAD], {"typical_p": 0.6, "top_p": 0.5}))
+    for design, y, fields in rows:
+        params = SamplingParams(filter_order="joint", **fields)  # type: ignore[arg-type]
+        for kind in row_kinds + ["seeded"] * (_SEEDED_COPIES if "seeded" in row_kinds else 0):
+            yield _decided(
+                subject, site, design, torch.from_numpy(y), params, kind, rng, needs_seed=needs_seed
+            )
 
 
 def _decided(
