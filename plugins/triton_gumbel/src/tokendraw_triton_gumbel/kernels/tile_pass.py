@@ -101,7 +101,11 @@ def _distance_sums(exponents, squares, rounding, scale):
     """Return the sums of ``x - max_logit`` and of the squares, from those of the exponents of all weights of a tile."""
     exact = exponents - rounding * TILE_SIZE
     inverse = 1.0 / scale
-    return exact * inverse, (squares - rounding * (exponents + exact)) * inverse * inverse
+    distance = exact * inverse
+    # Where all logits are equal, fused multiply-adds leave of the squares a rest of either sign, and a sum below 0 says
+    # that it is in units of SMALL_UNIT.
+    square = tl.where(distance == 0, 0.0, squares - rounding * (exponents + exact))
+    return distance, square * inverse * inverse
 
 
 @triton.jit
