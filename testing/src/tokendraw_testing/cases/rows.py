@@ -295,7 +295,7 @@ def _head_above_plateau(rng: Generator, size: int) -> Array:
     y = np.log(0.7 / 0.3 / size) - rng.integers(0, 32, size) / 64
     y[: size // 2 // reference.TILE_SIZE * reference.TILE_SIZE] = y.max()
     y[-1 - int(rng.integers(-(-size // 2)))] = 0.0
-    return np.minimum(y, 0.0)
+    return np.asarray(np.minimum(y, 0.0))
 
 
 def special_rows(rng: Generator, size: int) -> dict[str, Array]:

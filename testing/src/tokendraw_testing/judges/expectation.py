@@ -1,24 +1,22 @@
-"""Computes in float64 the possible tokens of a row, the uncertain tokens, and the probabilities."""
+"""What a sampler may keep of a row: a part of equal tokens, and what rounding may decide."""
 
 from __future__ import annotations
 
 import functools
-import math
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
 from tokendraw.plugin import TieRule
-from tokendraw_testing import reference, reference_floors
+from tokendraw_testing import reference
+
+Array = NDArray[Any]
 
 MASS_TOLERANCE: Final = 1e-5
 """A nucleus edge that is reached closer than this is left to the rounding of float32 sums."""
-
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +27,6 @@ class Expectation:
     """float64: ``(x - max x) / T``; 0 for the only token of a row that draws none."""
     kept: Array
     """bool: kept tokens; under ``exact_k`` the last group may be kept in part."""
-    edge: Array
-    """bool: the least likely tokens that are kept, all tied."""
     in_part: Array
     """bool: the group of which some stay, by the sampler's own choice; none under the rule ``value``."""
     share: float
@@ -68,129 +64,73 @@ class Expectation:
 def expect(
     logits: Array | reference.SortedLogits, params: SamplingParams, tie_rule: TieRule = "value"
 ) -> Expectation:
-    """Apply temperature and filters to one row, by groups of equal logits from the largest downwards.
+    """Compute what a row keeps under a tie rule, and whether float32 may keep something else.
 
     :param logits: [V], or a ``reference.SortedLogits``: its sorting is shared, with ``reference.prepare`` too.
     """
-    row = reference.SortedLogits.of(logits)
-    x, (levels, counts) = row.x, row.levels
-    if not params.temperature > 0 or row.top == -np.inf:
-        argmax_mask = np.zeros(len(x), bool)
-        argmax_mask[x.argmax()] = True
-        no_tokens, y = np.zeros_like(argmax_mask), np.where(argmax_mask, 0.0, -np.inf)
-        return Expectation(
-            y=y,
-            kept=argmax_mask,
-            edge=argmax_mask,
-            in_part=no_tokens,
-            share=1.0,
-            possible=argmax_mask,
-            certain=True,
-            count=1,
-        )
-    if params.typical_p < 1 or params.xtc_probability > 0 or params.filter_order == "temperature_last":
-        return _of_prepared(reference.prepare(row, params))
-    depths = row.depths(params.temperature)
-    kept_groups = _keep_groups(depths, counts, params, tie_rule)
-    y, end = row.scaled(params.temperature), min(kept_groups.end, int(depths.searchsorted(np.inf)))
-    kept, edge = x >= levels[end - 1], x == levels[end - 1]
-    room = kept_groups.room if end == kept_groups.end else int(counts[end - 1])
-    in_part = edge if room < counts[end - 1] else np.zeros_like(edge)
-    possible = kept.copy()
-    for first, last in kept_groups.doubtful:
-        if last > end:
-            possible |= (x <= levels[max(first, end)]) & (x >= levels[last - 1]) & (y > -np.inf)
+    sorted_logits = reference.SortedLogits.of(logits)
+    row = reference.prepare(sorted_logits, params)
+    y, kept, certain, in_part, share = row.y, row.kept, row.certain, np.zeros_like(row.kept), 1.0
+    if row.greedy or row.empty:
+        y = np.where(kept, 0.0, -np.inf)
+    elif tie_rule == "exact_k":
+        kept, certain, in_part, share = _keep_exactly(sorted_logits, params)
+    elif params.top_p < 1:
+        sizes = [np.count_nonzero(_loosened(sorted_logits, params, sign).kept) for sign in (-1, 1)]
+        certain = certain and sizes[0] == sizes[1]
     return Expectation(
         y=y,
         kept=kept,
-        edge=edge,
         in_part=in_part,
-        share=room / int(counts[end - 1]),
-        possible=possible,
-        certain=not kept_groups.doubtful and not reference.has_merged_levels(depths),
-        count=int(counts[: end - 1].sum()) + room,
+        share=share,
+        possible=kept if certain else _possible(sorted_logits, row, params),
+        certain=certain,
+        count=int(kept.sum()) - round(float(in_part.sum()) * (1 - share)),
     )
 
 
-def _of_prepared(row: reference.ReferenceRow) -> Expectation:
-    """Make the expectation of a request by which larger tokens than the kept ones may be dropped."""
-    return Expectation(
-        y=row.y,
-        kept=row.kept,
-        edge=row.kept & (row.x == row.x[row.kept].min()),
-        in_part=np.zeros_like(row.kept),
-        share=1.0,
-        possible=row.kept if row.certain else row.x > -np.inf,
-        certain=row.certain,
-        count=int(row.kept.sum()),
+def _loosened(row: reference.SortedLogits, params: SamplingParams, sign: int) -> reference.ReferenceRow:
+    """Apply filters that keep a little more, or with a negative ``sign`` less, than those of the request."""
+    return reference.prepare(
+        row,
+        replace(
+            params,
+            top_p=min(1.0, max(1e-9, params.top_p + sign * MASS_TOLERANCE)),
+            min_p=min(1.0, params.min_p * (1 - sign * 2 * MASS_TOLERANCE)),
+        ),
     )
 
 
-class _KeptGroups(NamedTuple):
-    """Kept groups in descending order: all groups before ``end``."""
+def _possible(
+    sorted_logits: reference.SortedLogits, row: reference.ReferenceRow, params: SamplingParams
+) -> Array:
+    """Mark the tokens [V] that rounding may keep: all, where a filter of the request drops some from above."""
+    drops_above = params.typical_p < 1 or params.xtc_probability > 0
+    if drops_above or params.filters or params.filter_order == "temperature_last":
+        return np.asarray(row.x > -np.inf)
+    least = row.y[_loosened(sorted_logits, params, 1).kept].min()
+    return np.asarray((row.y >= least - reference.EDGE * max(1.0, -least)) & (row.y > -np.inf))
 
-    end: int
-    room: int
-    """Number of tokens of the last of them that stay."""
-    doubtful: list[tuple[int, int]]
-    """Groups that rounding may decide otherwise, each from the first to behind the last."""
 
-
-def _keep_groups(depths: Array, counts: Array, params: SamplingParams, tie_rule: TieRule) -> _KeptGroups:
-    """Apply floors, min-p, top-k and top-p to groups of ``counts`` tokens at ``depths`` below the largest."""
-    end, is_exact_k, doubtful_groups = len(depths), tie_rule == "exact_k", []
-    room = int(counts[-1])
-    if params.filters:
-        floor = reference_floors.floor_depth(depths, counts, params.filters)
-        first, last = reference_floors.levels_near(depths, floor)
-        doubtful_groups += [(first, last)] if first < last else []
-        end = int(depths.searchsorted(floor, "right"))
-        room = int(counts[end - 1])
-    if params.min_p > 0:
-        floor = max(-float(np.log(params.min_p)), 0.0)
-        doubtful_groups += _groups_near(depths, floor)
-        end = min(end, int(depths.searchsorted(floor, "right")))
-        room = int(counts[end - 1])
-    if params.top_k > 0 and (cumulative_counts := counts.cumsum())[-1] > params.top_k:
-        nth = int(cumulative_counts.searchsorted(params.top_k))
-        doubtful_groups += _groups_below(depths, nth)
-        if nth < end:
-            end, room = nth + 1, int(counts[nth])
-            if is_exact_k:
-                room = params.top_k - int(cumulative_counts[nth] - counts[nth])
+def _keep_exactly(
+    sorted_logits: reference.SortedLogits, params: SamplingParams
+) -> tuple[Array, bool, Array, float]:
+    """Cut top-k and top-p in the middle of equal tokens; return kept, certain, in_part and share."""
+    before = reference.prepare(sorted_logits, replace(params, top_p=1.0))
+    certain, num_kept = before.certain, int(before.kept.sum())
+    if params.top_k > 0:
+        num_kept = min(num_kept, params.top_k)
+    levels, counts = sorted_logits.levels
+    descending = np.repeat(levels, counts)
     if params.top_p < 1:
-        is_joint = params.filter_order == "joint"
-        kept_counts = counts if is_joint else np.append(counts[: end - 1], room)
-        masses = kept_counts * np.exp(-depths[: len(kept_counts)])
-        mass = float(masses.sum())
-        needed_mass, above = params.top_p * mass, masses.cumsum()
-        above -= masses
-        doubtful_mass = sum(float((counts[a:b] * np.exp(-depths[a:b])).sum()) for a, b in doubtful_groups)
-        slack = MASS_TOLERANCE * mass + doubtful_mass
-        first, last = (
-            int(above.searchsorted(needed_mass - slack)),
-            int(above.searchsorted(needed_mass + slack, "right")),
-        )
-        doubtful_groups.append((first, last))
-        nth = max(int(above.searchsorted(needed_mass)) - 1, 0)
-        doubtful_groups += _groups_below(depths, nth)
-        if nth < end:
-            room = room if nth + 1 == end else int(counts[nth])
-            end = nth + 1
-            if is_exact_k and masses[nth] > 0:
-                room = min(room, max(1, math.ceil((needed_mass - above[nth]) / float(np.exp(-depths[nth])))))
-    return _KeptGroups(end, room, [(max(1, a), b) for a, b in doubtful_groups if b > max(1, a)])
-
-
-def _groups_near(depths: Array, depth: float) -> list[tuple[int, int]]:
-    """Find the groups within ``EDGE`` of a threshold, but not equal to it."""
-    first, last = reference.levels_near(depths, depth)
-    equal_range = [first + int(depths[first:last].searchsorted(depth, side)) for side in ("left", "right")]
-    return [(a, b) for a, b in ((first, equal_range[0]), (equal_range[1], last)) if a < b]
-
-
-def _groups_below(depths: Array, nth: int) -> list[tuple[int, int]]:
-    """Find the groups less than ``EDGE`` below a kept group."""
-    last = reference.levels_near(depths, depths[nth])[1]
-    first = int(depths.searchsorted(depths[nth], "right"))
-    return [(first, last)] if first < last else []
+        whole = len(descending) if params.filter_order == "joint" else num_kept
+        mass = np.exp(-np.repeat(sorted_logits.depths(params.temperature), counts)[:whole])
+        above, total = mass.cumsum() - mass, mass.sum()
+        tolerances = np.array([-MASS_TOLERANCE, -1e-12, MASS_TOLERANCE])
+        ends = above.searchsorted((params.top_p + tolerances) * total).clip(1, num_kept)
+        certain = certain and descending[ends[0] - 1] == descending[ends[2] - 1]
+        num_kept = int(ends[1])
+    least = descending[num_kept - 1]
+    edge = before.x == least
+    share = (num_kept - np.count_nonzero(before.x > least)) / np.count_nonzero(edge)
+    return before.x >= least, bool(certain), edge & (share < 1), float(share)
