@@ -73,7 +73,7 @@ def expect(
     y, kept, certain, in_part, share = row.y, row.kept, row.certain, np.zeros_like(row.kept), 1.0
     if row.greedy or row.empty:
         y = np.where(kept, 0.0, -np.inf)
-    elif tie_rule == "exact_k":
+    elif tie_rule == "exact_k" and not _drops_above(params):
         kept, certain, in_part, share = _keep_exactly(sorted_logits, params)
     elif params.top_p < 1:
         sizes = [np.count_nonzero(_loosened(sorted_logits, params, sign).kept) for sign in (-1, 1)]
@@ -101,12 +101,17 @@ def _loosened(row: reference.SortedLogits, params: SamplingParams, sign: int) ->
     )
 
 
+def _drops_above(params: SamplingParams) -> bool:
+    """Whether larger tokens may be dropped, or another temperature filters: ties then stay together."""
+    has_ceiling = params.typical_p < 1 or params.xtc_probability > 0
+    return has_ceiling or params.filter_order == "temperature_last"
+
+
 def _possible(
     sorted_logits: reference.SortedLogits, row: reference.ReferenceRow, params: SamplingParams
 ) -> Array:
     """Mark the tokens [V] that rounding may keep: all, where a filter of the request drops some from above."""
-    drops_above = params.typical_p < 1 or params.xtc_probability > 0
-    if drops_above or params.filters or params.filter_order == "temperature_last":
+    if _drops_above(params) or params.filters:
         return np.asarray(row.x > -np.inf)
     least = row.y[_loosened(sorted_logits, params, 1).kept].min()
     return np.asarray((row.y >= least - reference.EDGE * max(1.0, -least)) & (row.y > -np.inf))
