@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import tokendraw
 import vllm_stand_in
 import vllm_v2_sources
 from goodness_of_fit import FALSE_ALARM, chi_square, filtered_probabilities
@@ -93,16 +94,8 @@ def expected_of(slot):
 
 
 @pytest.mark.parametrize("editing", [False, True], ids=["raw logits", "edited logits"])
-@pytest.mark.parametrize("ours", [True, False], ids=["ours", "vLLM's own"])
-def test_every_row_is_drawn_from_its_distribution(ours, editing):
-    """vLLM knows no filter order."""
-    engine, at_once, slots = (
-        Engine(V),
-        200,
-        [2, 4, 0, 3, 1, *([5] if ours else []), *([7] if editing else [])],
-    )
-    if not ours:
-        engine.leave_to_vllm()
+def test_every_row_is_drawn_from_its_distribution(editing):
+    engine, at_once, slots = Engine(V), 200, [2, 4, 0, 3, 1, 5, *([7] if editing else [])]
     for slot in slots:
         engine.start(slot, **(EDITING if slot == 7 else KINDS[slot]))
     result = []
@@ -116,6 +109,70 @@ def test_every_row_is_drawn_from_its_distribution(ours, editing):
             assert set(drawn) == {int(LOGITS.argmax()) if slot == 4 else 7}
         else:
             assert chi_square(drawn, expected_of(slot)) > FALSE_ALARM, slot
+
+
+ASKED = (
+    ({"temperature": 0.7, "top_k": 6, "top_p": 0.9}, {}),
+    ({"temperature": 1.3, "min_p": 0.05}, {"filter_order": "joint"}),
+    ({"temperature": 0.0}, {}),
+    ({}, {}),
+    ({"temperature": 2.5, "top_k": 12, "min_p": 0.1}, {"filter_order": "temperature_last"}),
+    ({"temperature": 2.0}, {"top_n_sigma": 1.0, "typical_p": 0.7}),
+    ({"top_p": 0.8}, {"epsilon_cutoff": 0.05, "p_less": 1}),
+    ({"temperature": 1.5}, {"xtc_probability": 0.7, "xtc_threshold": 0.05}),
+)
+"""Parameters of seeded requests, by names that vLLM and tokendraw share, and their rules."""
+FLOORS = ("top_n_sigma", "epsilon_cutoff", "p_less")
+
+
+def with_requests(engine):
+    """The engine with these requests behind their prompts, and tokendraw's sampler alone with their parameters."""
+    for slot, (asked, rules) in enumerate(ASKED):
+        engine.start(slot, PROMPT, seed=slot, **asked, extra_args={"tokendraw": rules})
+
+    def metadata(slots):
+        params = []
+        for slot in slots:
+            asked, rules = ASKED[slot]
+            floors = {name: value for name, value in rules.items() if name in FLOORS}
+            others = {name: value for name, value in rules.items() if name not in FLOORS}
+            params.append(tokendraw.SamplingParams(seed=slot, **asked, **others, filters=floors or None))
+        positions = [len(engine.tokens[slot]) - 1 for slot in slots]
+        return tokendraw.SamplingMetadata.from_params(params, positions=positions, device=DEVICE)
+
+    return engine, tokendraw.load_sampler("native", device=DEVICE), metadata
+
+
+def test_rows_draw_what_tokendraw_draws_for_them_by_seed_and_position():
+    engine, native, metadata = with_requests(Engine(V, dtype=torch.bfloat16))
+    for step in range(9):
+        slots = ([0, 1, 2, 3, 4, 5, 6, 7], [5, 3, 1], [2, 7, 4, 0])[step % 3]
+        logits = model_logits(len(slots), step)
+        expected = native.sample(logits, metadata(slots)).token_ids.tolist()
+        assert engine.decode(logits, slots) == expected
+
+
+@pytest.mark.parametrize("mode", ["coupled", "rejection", "block"])
+def test_drafts_are_verified_as_by_tokendraw_alone(mode):
+    method, slots, lengths = "block" if mode == "block" else "standard", list(range(len(ASKED))), set()
+    made = DraftingEngine(V, 3, method=method, dtype=torch.bfloat16)
+    engine, native, metadata = with_requests(made)
+    engine.decode(model_logits(len(slots), 99), slots)  # vLLM drops drafts of the step after a prompt
+    temperature = torch.tensor([asked.get("temperature", 1.0) or 1.0 for asked, _ in ASKED], device=DEVICE)
+    for step in range(6):
+        logits = model_logits(4 * len(slots), step)
+        drafts = logits.float().argmax(1).view(-1, 4)[:, :3].tolist()
+        kept = probs = None
+        if mode != "coupled":
+            kept = torch.randn(8, 3, V, generator=torch.Generator().manual_seed(step)).to(DEVICE)
+            probs = (kept / temperature[:, None, None]).softmax(-1).view(-1, V)
+        given = tokendraw.Drafts.from_lists(drafts, draft_probs=probs, device=DEVICE)
+        output = native.verify(logits, given, metadata(slots), mode=mode)
+        counts = (output.num_accepted + 1).tolist()
+        expected = [row[:count] for row, count in zip(output.token_ids.tolist(), counts, strict=True)]
+        assert engine.verify(logits, slots, drafts, kept) == expected
+        lengths.update(counts)
+    assert lengths == {1, 2, 3, 4}
 
 
 @pytest.mark.skipif(not ON_GPU, reason="test_vllm_v2_warmup.py counts kernels on a CPU")
@@ -376,7 +433,6 @@ def draw_drafts(monkeypatch):
     """vLLM's draw of drafts, and tokendraw's in its place."""
     from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample
 
-    import tokendraw
     from tokendraw_vllm import _v2_draft_kernels, _v2_drafts
     from tokendraw_vllm._replacement import Replacement
 
@@ -414,10 +470,14 @@ def test_kept_logits_and_greedy_drafts_are_vllms(draw_drafts, dtype, steps):
     assert mine[0] == int(logits[0].float().argmax())
 
 
-def test_drafts_are_drawn_at_the_temperature_alone(draw_drafts):
+def test_drafts_are_drawn_at_the_temperature_alone_by_seed_position_and_step(draw_drafts):
     found, _ = drafted(draw_drafts[1], batch(DRAWS), [3] * DRAWS, [1.6] * 8, 0)
     expected = filtered_probabilities(LOGITS, temperature=1.6)
     assert chi_square(np.array(found), expected) > FALSE_ALARM
-    later, _ = drafted(draw_drafts[1], batch(DRAWS), [3] * DRAWS, [1.6] * 8, 1)
-    assert chi_square(np.array(later), expected) > FALSE_ALARM
-    assert found != later
+    for step in (0, 1):
+        positions = torch.arange(DRAWS, device=DEVICE) + (step << 32)
+        column = torch.full((DRAWS,), 3, device=DEVICE)
+        metadata = tokendraw.SamplingMetadata(temperature=column * 0 + 1.6, seed=column, positions=positions)
+        later, _ = drafted(draw_drafts[1], batch(DRAWS), [3] * DRAWS, [1.6] * 8, step)
+        native = tokendraw.load_sampler("native", device=DEVICE)
+        assert later == native.draft(batch(DRAWS), metadata).token_ids.tolist()

@@ -369,13 +369,13 @@ class Engine:
 class DraftingEngine(Engine):
     """The same with drafts and vLLM's rejection sampler: ``verify`` is a step with drafts."""
 
-    def __init__(self, vocab_size: int, most: int, **options: Any) -> None:
+    def __init__(self, vocab_size: int, most: int, *, method: str = "standard", **options: Any) -> None:
         from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
         speculative = types.SimpleNamespace(
             num_speculative_tokens=most,
             enable_adaptive_verification=False,
-            rejection_sample_method="standard",
+            rejection_sample_method=method,
             draft_sample_method="probabilistic",
             fly_entropy_threshold=0.3,
             fly_entropy_top_k=3,
