@@ -11,7 +11,7 @@ def outcome_of(call: str, names: dict[str, Any]) -> str:
     """Return what an expression returns, or the type and the message of what it raises."""
     try:
         return repr(eval(call, names))
-    except (ValueError, PluginError, SamplerUnavailableError) as error:
+    except (ValueError, ImportError, PluginError, SamplerUnavailableError) as error:
         return f"{type(error).__name__}: {error}"
 
 
