@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import call_tables
 import tokendraw
 import tokendraw_vllm
 from tokendraw import SamplingParams
@@ -43,76 +44,13 @@ def validate(params, config=None):
     return InputProcessor(config)._validate_params(params, ())
 
 
-SOURCE = "extra_args['tokendraw']"
-ORDERS = "'filter_order' needs one of top_k_first, joint, temperature_last, found"
-VERIFIED = f"{SOURCE} needs drafts that tokendraw verifies, found"
-V1 = SimpleNamespace(use_v2_model_runner=False)
-REFUSED = {
-    "a misspelled filter": (
-        asking({"top_nsigma": 1.0}),
-        None,
-        f"{SOURCE} needs names of filters or parameters, found 'top_nsigma', the nearest is 'top_n_sigma'. Correct it.",
-    ),
-    "a misspelled parameter": (
-        asking({"filterorder": "joint"}),
-        None,
-        f"{SOURCE} needs names of filters or parameters, found 'filterorder', the nearest is 'filter_order'. "
-        "Correct it.",
-    ),
-    "a bad value": (asking({"p_less": 2}), None, f"{SOURCE}: 'p_less' needs 0 (off) or 1 (on), found 2."),
-    "a filter order there is none of": (
-        asking({"filter_order": "temperature_first"}),
-        None,
-        f"{SOURCE}: {ORDERS} 'temperature_first'.",
-    ),
-    "a filter order of another type": (asking({"filter_order": 3}), None, f"{SOURCE}: {ORDERS} 3."),
-    "no JSON": (
-        asking("{top_n_sigma}"),
-        None,
-        f"{SOURCE} needs {{name: value}} or its JSON text, found '{{top_n_sigma}}'. Correct it.",
-    ),
-    "no dict": (asking([1]), None, f"{SOURCE} needs {{name: value}}, found list. Pass a dict."),
-    "min_p beside a filter": (
-        asking({"p_less": 1}, min_p=0.1),
-        None,
-        f"{SOURCE} needs min_p=0 beside filters, whose floors are those of the whole row, found 0.1. Leave out min_p "
-        "or the filters.",
-    ),
-    "V1": (
-        asking({"p_less": 1}),
-        V1,
-        f"{SOURCE} needs vLLM's V2 runner, whose sampler knows requests, found V1. Set VLLM_USE_V2_MODEL_RUNNER=1.",
-    ),
-    **{
-        found: (
-            asking({"p_less": 1}),
-            config,
-            f"{VERIFIED} {found}, by which vLLM verifies. Leave out one of them.",
-        )
-        for found, config in {
-            "rejection_sample_method='synthetic'": drafting("synthetic"),
-            "rejection_sample_method='fly'": drafting("fly"),
-            "watermark_config": drafting(watermark_config=object()),
-        }.items()
-    },
-    "vLLM's own refusals": (asking({"p_les": 1}, temperature=-1), None, "temperature must be non-negative"),
-}
+def test_bad_rules_are_refused_when_the_request_is_admitted(engine):
+    def refused(rules, config=None, **params):
+        return validate(asking(rules, **params), config)
 
-
-@pytest.mark.parametrize(("params", "config", "message"), REFUSED.values(), ids=REFUSED)
-def test_bad_rules_are_refused_when_the_request_is_admitted(engine, params, config, message):
-    with pytest.raises(ValueError) as caught:  # noqa: PT011 - what vLLM answers with
-        validate(params, config)
-    assert str(caught.value) == message
-
-
-def test_a_parameter_of_the_engine_is_refused_with_the_rules_there_are(engine):
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
-        validate(asking({"top_p": 0.9}))
-    assert str(caught.value).startswith(
-        f"{SOURCE} needs rules that the engine has no parameter for, epsilon_cutoff, eta_cutoff, p_less"
-    )
-    assert str(caught.value).endswith("found 'top_p'. Pass the engine's own parameter, or leave it out.")
+    words = {"refused": refused, "V1": SimpleNamespace(use_v2_model_runner=False), "drafting": drafting}
+    table = call_tables.Table(__file__, "vllm_rules.txt")
+    assert table.found(lambda: words) == table.text
 
 
 @pytest.mark.parametrize("rules", [None, {"top_n_sigma": 1.0}, '{"epsilon_cutoff": 0.05, "p_less": 1}'])
@@ -123,9 +61,7 @@ def test_other_requests_are_admitted_with_what_vllms_own_check_returns(engine, r
 
 
 def test_rules_beside_drafts_are_refused_with_batch_invariance(engine, monkeypatch):
-    import vllm.envs
-
-    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True)
+    monkeypatch.setattr("vllm.envs.VLLM_BATCH_INVARIANT", True)
     assert validate(request(), drafting()) is False
     with pytest.raises(ValueError, match="found VLLM_BATCH_INVARIANT=1, by which vLLM verifies"):
         validate(asking({"p_less": 1}), drafting())
