@@ -22,7 +22,8 @@ from text_tables import agree, pairs
 from tokendraw import SamplerUnavailableError
 from tokendraw.engines import EngineState
 from tokendraw.operations.row_methods import ScoreProvider
-from vllm_stand_in import MODULES, DraftingEngine, request, v1_sampler
+from vllm_engine import DraftingEngine
+from vllm_stand_in import MODULES, v1_sampler
 
 V, K, TESTED = 40, 3, ("0.32.0", "0.33.0")
 LOGITS = torch.randn(3, V, generator=torch.Generator().manual_seed(4)).to(torch.bfloat16)
@@ -69,7 +70,7 @@ class Drill:
             return
         self.engine = DraftingEngine(V, K, **options)
         one_token = {"temperature": 0.0} if self.operation == "draft" else {"top_k": 1}
-        self.engine.add(0, request(seed=1, **one_token, **edits), [VLLMS, 9])
+        self.engine.start(0, [VLLMS, 9], seed=1, **one_token, **edits)
 
     def step(self):
         """The first token of a step, or the best one beside it."""
@@ -81,8 +82,10 @@ class Drill:
             self.wait()
             return int(function()(LOGITS[:1], 1, torch.tensor([9])).logprob_token_ids[0, 1])
         if self.operation == "draft":
-            return self.engine.draft(LOGITS[:1], [0], [1], 0, torch.zeros(8, K, V, dtype=LOGITS.dtype))[0]
-        return self.engine.step(LOGITS[:1], [0])[0]
+            return vllm_stand_in.draft(
+                self.engine, LOGITS[:1], [0], [1], 0, torch.zeros(8, K, V, dtype=LOGITS.dtype)
+            )[0]
+        return self.engine.decode(LOGITS[:1], [0])[0]
 
     def wait(self):
         """Wait until all is loaded, as vLLM does with its first step; the load draws made-up batches."""
@@ -340,7 +343,7 @@ def no_append(drill, patch):
 
 def no_draw_of_edits(drill, patch):
     """Of the two draws of a batch with edited rows the second one fails, and vLLM draws all rows."""
-    drill.engine.add(1, request(seed=2, top_k=1), [3])
+    drill.engine.start(1, [3], seed=2, top_k=1)
     sample = tokendraw.Sampler.sample
     patch.setattr(
         tokendraw.Sampler,
@@ -349,7 +352,7 @@ def no_draw_of_edits(drill, patch):
             broken() if logits.dtype is torch.float32 else sample(self, logits, metadata)
         ),
     )
-    assert drill.engine.step(LOGITS[:2], [0, 1]) == [VLLMS] * 2
+    assert drill.engine.decode(LOGITS[:2], [0, 1]) == [VLLMS] * 2
 
 
 def no_thresholds(drill, patch):
@@ -389,8 +392,8 @@ def test_a_failed_verification_leaves_plain_steps_and_a_failed_draft_verificatio
     failing(after=0)
     assert (verification.step(), drafting.step()) == (VLLMS, VLLMS)
     tokendraw.Sampler.sample, tokendraw.Sampler.verify = sample, verify
-    assert verification.engine.step(LOGITS[:1], [0]) == [BEST]
-    drafting.engine.add(0, request(seed=1, top_k=1))
+    assert verification.engine.decode(LOGITS[:1], [0]) == [BEST]
+    drafting.engine.start(0, seed=1, top_k=1)
     assert drafting.engine.verify(LOGITS[:2], [0], [[BEST]])[0][0] == BEST
 
 

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 import tokendraw
 import tokendraw_vllm
 from tokendraw_vllm import _v2_edits
-from vllm_stand_in import DraftingEngine, V2Engine, request
+from vllm_engine import DraftingEngine, Engine
 
 V, K, SLOTS = 40, 3, 8
 VLLMS = 0
@@ -65,22 +65,22 @@ EDITED_BY_VLLM = {
 @pytest.mark.parametrize("name", EDITED_BY_VLLM)
 def test_a_batch_with_an_edit_that_is_vllms_is_drawn_behind_its_edits(calls, monkeypatch, name):
     monkeypatch.setattr("vllm.envs.VLLM_BATCH_INVARIANT", name == "with batch invariance")
-    engine = V2Engine(V)
-    engine.add(0, request(seed=1, top_k=1, **EDITED_BY_VLLM[name]))
-    engine.add(1, request(seed=1, top_k=1, presence_penalty=1.0))
-    assert engine.step(batch(2), [0, 1]) == [7 if "biased" in EDITED_BY_VLLM[name] else BEST, BEST]
+    engine = Engine(V)
+    engine.start(0, seed=1, top_k=1, **EDITED_BY_VLLM[name])
+    engine.start(1, seed=1, top_k=1, presence_penalty=1.0)
+    assert engine.decode(batch(2), [0, 1]) == [7 if "biased" in EDITED_BY_VLLM[name] else BEST, BEST]
     assert [(logits.dtype, len(logits)) for logits, _ in calls.draws] == [(torch.float32, 2)]
     assert not engine.sampler._tokendraw.may_draw_raw(np.array([0, 1]))
 
 
 def test_watermarks_win_and_batches_without_any_are_drawn_behind_vllms_edits(calls):
-    engine = V2Engine(V, kind="Watermarking")
-    engine.add(0, request(temperature=0.7, top_k=1))
+    engine = Engine(V, kind="Watermarking")
+    engine.start(0, temperature=0.7, top_k=1)
     engine.sampler.watermarks = True
-    assert engine.step(batch(1), [0]) == [1]
+    assert engine.decode(batch(1), [0]) == [1]
     assert calls.draws == []
     engine.sampler.watermarks = False
-    assert engine.step(batch(1), [0]) == [BEST]
+    assert engine.decode(batch(1), [0]) == [BEST]
     assert [logits.dtype for logits, _ in calls.draws] == [torch.float32]
 
 
@@ -89,14 +89,14 @@ def test_a_request_whose_steps_were_drawn_elsewhere_is_edited_by_vllm(
     calls, log_lines, monkeypatch, append_fails
 ):
     """Also where the tokens of the others cannot be appended in the same step."""
-    engine, rows = V2Engine(V), batch(2)
+    engine, rows = Engine(V), batch(2)
     for slot in (2, 3):
-        engine.add(slot, request(seed=1, presence_penalty=2.0))
-    engine.step(rows, [2, 3])
+        engine.start(slot, seed=1, presence_penalty=2.0)
+    engine.decode(rows, [2, 3])
     engine.tokens[2] += [3, 3]
     if append_fails:
         monkeypatch.setattr(engine.sampler._tokendraw._edits._mirror.requests, "append", None)
-    engine.step(rows, [2, 3])
+    engine.decode(rows, [2, 3])
     may_draw_raw = engine.sampler._tokendraw.may_draw_raw
     assert [may_draw_raw(np.array([slot])) for slot in (2, 3)] == [False, not append_fails]
     unknown = "left alone: steps of a request were drawn elsewhere, so its tokens are unknown"
@@ -106,13 +106,13 @@ def test_a_request_whose_steps_were_drawn_elsewhere_is_edited_by_vllm(
 
 def test_requests_beyond_the_limit_of_memory_are_edited_by_vllm_until_others_end(calls, monkeypatch):
     monkeypatch.setattr(_v2_edits, "MAX_MEMORY_BYTES", 2 * _v2_edits.request_bytes(128, V))
-    engine = V2Engine(V)
+    engine = Engine(V)
     for slot in (0, 1, 2):
-        engine.add(slot, request(seed=1, presence_penalty=1.0))
+        engine.start(slot, seed=1, presence_penalty=1.0)
     may_draw_raw = engine.sampler._tokendraw.may_draw_raw
     assert [may_draw_raw(np.array([slot])) for slot in (0, 1, 2)] == [True, True, False]
-    engine.remove(0)
-    engine.add(2, request(seed=1, presence_penalty=1.0))
+    engine.stop(0)
+    engine.start(2, seed=1, presence_penalty=1.0)
     assert [may_draw_raw(np.array([slot])) for slot in (1, 2)] == [True, True]
 
 
@@ -128,7 +128,7 @@ def test_requests_beyond_the_limit_of_memory_are_edited_by_vllm_until_others_end
 def test_other_ways_to_judge_drafts_are_vllms(calls, options, attributes, draft_vocabulary):
     engine = DraftingEngine(V, K, **options)
     vars(engine.rejection_sampler).update(attributes)
-    engine.add(0, request(seed=1))
+    engine.start(0, seed=1)
     draft_logits = draft_vocabulary and torch.zeros(SLOTS, K, draft_vocabulary)
     assert engine.verify(batch(2), [0], [[1]], draft_logits=draft_logits) == [[VLLMS]]
     assert calls.verifications == []
@@ -148,27 +148,27 @@ def test_many_drafts_without_filters_and_seeds_are_verified_and_drawn_ones_are_l
 ):
     engine, requests = DraftingEngine(V, 1, drawn=drawn, slots=200), 200
     for slot in range(requests):
-        engine.add(slot, request(**(asked if slot == 5 else {})))
+        engine.start(slot, **(asked if slot == 5 else {}))
     draft_logits = torch.zeros(requests, 1, V) if drawn else None
     engine.verify(batch(2 * requests), list(range(requests)), [[7]] * requests, draft_logits=draft_logits)
     assert len(calls.verifications) == (0 if drawn and is_plain else 1)
 
 
 def test_a_sampler_without_row_seeds_gets_users_seeds_alone(calls):
-    engine = V2Engine(V)
+    engine = Engine(V)
     assert engine.sampler._tokendraw.can_draw()
     engine.sampler._tokendraw._replacement.seeds_every_row = False
-    engine.add(0, request(top_k=3))
-    engine.add(1, request(top_k=3, seed=4))
+    engine.start(0, top_k=3)
+    engine.start(1, top_k=3, seed=4)
     for slots in ([0], [0, 1]):
-        engine.step(batch(len(slots)), slots)
+        engine.decode(batch(len(slots)), slots)
     assert [metadata.seed is not None for _, metadata in calls.draws] == [False, True]
 
 
 def test_descriptions_of_batches_are_kept_and_not_without_end(calls):
-    engine = V2Engine(400, slots=2)
+    engine = Engine(400, slots=2)
     for top_k in range(1, 200):
-        engine.add(0, request(top_k=top_k))
+        engine.start(0, top_k=top_k)
         engine.draw(torch.zeros(1, 400), [0], [3])
     assert len(engine.sampler._tokendraw._parameters._metadata_by_facts) == 64
     engine.draw(torch.zeros(1, 400), [0], [4])
@@ -201,12 +201,12 @@ class NoHostReads(TorchFunctionMode):
 
 @pytest.mark.parametrize("edited", [[1], [0, 1, 2], [0, 2]], ids=["one row", "all rows", "rows apart"])
 def test_a_decoding_step_waits_for_no_device(calls, edited):
-    engine = V2Engine(V)
+    engine = Engine(V)
     for slot in range(3):
-        engine.add(slot, request(seed=1, presence_penalty=1.0 if slot in edited else 0.0))
+        engine.start(slot, seed=1, presence_penalty=1.0 if slot in edited else 0.0)
     rows = batch(3)
     for _ in range(2):
-        engine.step(rows, [0, 1, 2])
+        engine.decode(rows, [0, 1, 2])
     slots, ids = engine.sampler._tokendraw, [torch.zeros(count, dtype=torch.int64) for count in range(4)]
     slots._edits._mirror.requests.appender = lambda *given: None
     slots._edits._processor = _v2_edits.Processor("native", lambda logits, *given: logits)

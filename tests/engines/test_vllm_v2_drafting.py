@@ -8,7 +8,7 @@ import torch
 
 import tokendraw_vllm
 import vllm_stand_in
-from vllm_stand_in import DraftingEngine, request
+from vllm_engine import DraftingEngine
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -51,9 +51,9 @@ def cache(size=V, dtype=torch.float32):
 )
 def test_draws_of_another_form_are_vllms(log_lines, size, kept, options, engine):
     drafting = DraftingEngine(V, K, **{"drawn": True} | engine)
-    drafting.add(0, request(temperature=0.0))
+    drafting.start(0, temperature=0.0)
     logits = torch.arange(float(size))[None]
-    assert drafting.draft(logits, [0], [3], 0, cache(**kept), **options) == [VLLMS]
+    assert vllm_stand_in.draft(drafting, logits, [0], [3], 0, cache(**kept), **options) == [VLLMS]
     assert not any("drafting" in line for _, line in log_lines())
 
 

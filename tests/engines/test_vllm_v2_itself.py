@@ -16,7 +16,7 @@ import tokendraw
 import vllm_stand_in
 import vllm_v2_sources
 from goodness_of_fit import FALSE_ALARM, chi_square, filtered_probabilities
-from vllm_v2_sources import DEVICE, ON_GPU, DraftingEngine, Engine
+from vllm_engine import DEVICE, ON_GPU, DraftingEngine, Engine, Parameters
 
 if vllm_v2_sources.sources() is None or not (ON_GPU or os.environ.get("TRITON_INTERPRET") == "1"):
     pytest.skip("needs vLLM's sources and a GPU or TRITON_INTERPRET=1", allow_module_level=True)
@@ -155,7 +155,7 @@ def test_rows_draw_what_tokendraw_draws_for_them_by_seed_and_position():
 @pytest.mark.parametrize("mode", ["coupled", "rejection", "block"])
 def test_drafts_are_verified_as_by_tokendraw_alone(mode):
     method, slots, lengths = "block" if mode == "block" else "standard", list(range(len(ASKED))), set()
-    made = DraftingEngine(V, 3, method=method, dtype=torch.bfloat16)
+    made = DraftingEngine(V, 3, method=method, drawn=mode != "coupled", dtype=torch.bfloat16)
     engine, native, metadata = with_requests(made)
     engine.decode(model_logits(len(slots), 99), slots)  # vLLM drops drafts of the step after a prompt
     temperature = torch.tensor([asked.get("temperature", 1.0) or 1.0 for asked, _ in ASKED], device=DEVICE)
@@ -254,7 +254,7 @@ def test_scores_equal_those_of_vllms_kernels(scored, kind, num_best, num_own, re
     state = LogprobTokenIdsState(9, DEVICE)
     for slot, ids in {1: range(num_own), 4: [7, 7, 0][:num_own], 2: [], 8: range(3, 5)}.items():
         lists = [token % V for token in ids]
-        state.add_request(slot, vllm_v2_sources.Parameters(logprob_token_ids=lists))
+        state.add_request(slot, Parameters(logprob_token_ids=lists))
     state.apply_staged_writes()
     mapping = torch.tensor([4, 1, 2, 2, 8, 4, 1], dtype=torch.int32, device=DEVICE)
     bounds = [0, 3, 7] if num_best else torch.tensor([0, 3, 7], device=DEVICE)

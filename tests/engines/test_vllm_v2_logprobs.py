@@ -17,7 +17,7 @@ from calling import CPU
 from tokendraw_vllm import _v2_logprobs
 from tokendraw_vllm._v2_loading import Setup
 from tokendraw_vllm._v2_logprobs import load_scorer
-from vllm_stand_in import V2Engine
+from vllm_engine import Engine
 
 V, PADDING, MOST = 40, 24, 20
 LOGITS = torch.randn(3, V + PADDING, generator=torch.Generator().manual_seed(4))[:, :V]
@@ -39,7 +39,7 @@ def registered(vllm, monkeypatch):
 
 def loaded(mode="raw_logprobs", **changes):
     """An engine whose scorer is loaded."""
-    engine = V2Engine(V, config=config(**changes), logprobs_mode=mode)
+    engine = Engine(V, config=config(**changes), logprobs_mode=mode)
     assert engine.sampler._tokendraw.can_draw()
     return engine
 
