@@ -8,14 +8,12 @@ of an unpacked wheel for CUDA.
 import importlib
 import os
 
-import numpy as np
 import pytest
 import torch
 
 import tokendraw
 import vllm_stand_in
 import vllm_v2_sources
-from goodness_of_fit import FALSE_ALARM, chi_square, filtered_probabilities
 from vllm_engine import DEVICE, ON_GPU, DraftingEngine, Engine, Parameters
 
 if vllm_v2_sources.sources() is None or not (ON_GPU or os.environ.get("TRITON_INTERPRET") == "1"):
@@ -24,7 +22,7 @@ if not ON_GPU:
     importlib.import_module("triton_masks")
 
 V, PROMPT = 50, [4, 9, 9, 2]
-DRAWS = 20000 if ON_GPU else 400  # the interpreter takes milliseconds a row
+DRAWS = 400
 HALF = torch.bfloat16 if ON_GPU else torch.float16  # the interpreter compares the bits of bfloat16
 LOGITS = torch.randn(V, generator=torch.Generator().manual_seed(4)).to(DEVICE) * 2.0
 
@@ -62,55 +60,6 @@ def test_vllm_has_the_expected_signatures():
 # Draws.
 
 
-KINDS = {
-    0: {"temperature": 0.7, "top_k": 6, "top_p": 0.9},
-    1: {"temperature": 1.3, "min_p": 0.05},
-    2: {"top_p": 0.6},
-    3: {},
-    4: {"temperature": 0.0},
-    5: {
-        "temperature": 2.5,
-        "top_k": 12,
-        "min_p": 0.1,
-        "extra_args": {"tokendraw": {"filter_order": "temperature_last"}},
-    },
-}
-EDITING = {
-    "logit_bias": {7: 1000.0},
-    "min_tokens": 1,
-    "all_stop_token_ids": {9},
-    "structured_outputs": "a grammar",
-}
-"""An edit of vLLM's own."""
-
-
-def expected_of(slot):
-    """The probabilities of a request; the filters of the last one are those at temperature 1, as in llama.cpp."""
-    kind = {name: value for name, value in KINDS[slot].items() if name != "extra_args"}
-    if slot < 5:
-        return filtered_probabilities(LOGITS, **kind)
-    kept = torch.as_tensor(filtered_probabilities(LOGITS, **kind | {"temperature": 1.0}) > 0, device=DEVICE)
-    return filtered_probabilities(LOGITS.masked_fill(~kept, -float("inf")), temperature=2.5)
-
-
-@pytest.mark.parametrize("editing", [False, True], ids=["raw logits", "edited logits"])
-def test_every_row_is_drawn_from_its_distribution(editing):
-    engine, at_once, slots = Engine(V), 200, [2, 4, 0, 3, 1, 5, *([7] if editing else [])]
-    for slot in slots:
-        engine.start(slot, **(EDITING if slot == 7 else KINDS[slot]))
-    result = []
-    for start in range(0, DRAWS, at_once):
-        places = np.repeat(np.arange(start, start + at_once), len(slots)).tolist()
-        result += tokens(engine.step(batch(len(slots) * at_once), slots * at_once, places))
-    result = np.array(result).reshape(DRAWS, len(slots))
-    for place, slot in enumerate(slots):
-        drawn = np.ascontiguousarray(result[:, place])
-        if slot in (4, 7):
-            assert set(drawn) == {int(LOGITS.argmax()) if slot == 4 else 7}
-        else:
-            assert chi_square(drawn, expected_of(slot)) > FALSE_ALARM, slot
-
-
 ASKED = (
     ({"temperature": 0.7, "top_k": 6, "top_p": 0.9}, {}),
     ({"temperature": 1.3, "min_p": 0.05}, {"filter_order": "joint"}),
@@ -143,13 +92,18 @@ def with_requests(engine):
     return engine, tokendraw.load_sampler("native", device=DEVICE), metadata
 
 
-def test_rows_draw_what_tokendraw_draws_for_them_by_seed_and_position():
-    engine, native, metadata = with_requests(Engine(V, dtype=torch.bfloat16))
+@pytest.mark.parametrize("beside_edits", [False, True], ids=["raw logits", "edited logits"])
+def test_rows_draw_what_tokendraw_draws_for_them_by_seed_and_position(beside_edits):
+    """Also behind the edits of vLLM, which divides all rows by their temperatures then, and drops tokens by min-p."""
+    engine, native, metadata = with_requests(Engine(V, 9, dtype=torch.bfloat16))
+    engine.start(
+        8, logit_bias={7: 1000.0}, min_tokens=90, all_stop_token_ids={9}, structured_outputs="a grammar"
+    )
     for step in range(9):
         slots = ([0, 1, 2, 3, 4, 5, 6, 7], [5, 3, 1], [2, 7, 4, 0])[step % 3]
-        logits = model_logits(len(slots), step)
-        expected = native.sample(logits, metadata(slots)).token_ids.tolist()
-        assert engine.decode(logits, slots) == expected
+        logits = model_logits(len(slots) + beside_edits, step)
+        expected = native.sample(logits[: len(slots)], metadata(slots)).token_ids.tolist()
+        assert engine.decode(logits, [*slots, *[8] * beside_edits]) == expected + [7] * beside_edits
 
 
 @pytest.mark.parametrize("mode", ["coupled", "rejection", "block"])
@@ -402,29 +356,6 @@ def test_a_verification_is_edited_as_vllm_s_kernels_do_it_draft_by_draft():
     assert max(map(len, emitted)) > 1
 
 
-# vLLM's residual of drawn drafts calls a function of the device, which the interpreter lacks
-@pytest.mark.parametrize("drawn", [False, True] if ON_GPU else [False])
-def test_greedy_requests_with_edits_emit_what_vllm_s_own_emit_with_drafts_and_without(drawn):
-    texts = []
-    for engine in with_and_without(lambda: DraftingEngine(V, 3, dtype=torch.bfloat16)):
-        for slot, edits in REQUESTS.items():
-            engine.start(slot, PROMPT, temperature=0.0, **edits)
-        engine.start(7, PROMPT, seed=1)
-        greedy, emitted = list(range(7)), [engine.decode(model_logits(8, 99), list(range(8)))[:7]]
-        generator = torch.Generator().manual_seed(3)
-        draft_logits = torch.randn(8, 3, V, generator=generator).to(DEVICE) if drawn else None
-        for step in range(4):
-            logits = model_logits(8 * 4, step)
-            best = logits.float().argmax(1).view(8, 4).tolist()
-            drafts = [row[:2] if step % 2 else [*row[:2], 5] for row in best[:7]] + [[1, 2]]
-            count = sum(len(each) + 1 for each in drafts)
-            emitted.append(engine.verify(logits[:count], [*greedy, 7], drafts, draft_logits)[:7])
-            emitted.append(engine.decode(model_logits(7, 50 + step), greedy))
-        texts.append(emitted)
-    assert texts[0] == texts[1]
-    assert max(len(each) for each in texts[0][1]) > 1
-
-
 # Draws of drafts.
 
 
@@ -471,13 +402,10 @@ def test_kept_logits_and_greedy_drafts_are_vllms(draw_drafts, dtype, steps):
 
 
 def test_drafts_are_drawn_at_the_temperature_alone_by_seed_position_and_step(draw_drafts):
-    found, _ = drafted(draw_drafts[1], batch(DRAWS), [3] * DRAWS, [1.6] * 8, 0)
-    expected = filtered_probabilities(LOGITS, temperature=1.6)
-    assert chi_square(np.array(found), expected) > FALSE_ALARM
     for step in (0, 1):
         positions = torch.arange(DRAWS, device=DEVICE) + (step << 32)
         column = torch.full((DRAWS,), 3, device=DEVICE)
         metadata = tokendraw.SamplingMetadata(temperature=column * 0 + 1.6, seed=column, positions=positions)
-        later, _ = drafted(draw_drafts[1], batch(DRAWS), [3] * DRAWS, [1.6] * 8, step)
+        found, _ = drafted(draw_drafts[1], batch(DRAWS), [3] * DRAWS, [1.6] * 8, step)
         native = tokendraw.load_sampler("native", device=DEVICE)
-        assert later == native.draft(batch(DRAWS), metadata).token_ids.tolist()
+        assert found == native.draft(batch(DRAWS), metadata).token_ids.tolist()
