@@ -440,14 +440,3 @@ def test_beside_other_ranks_a_load_that_raises_raises_on_its_rank(
     monkeypatch.setattr(raises, broken)
     with pytest.raises(RuntimeError, match="no kernel image"):
         Drill(place).step()
-
-
-@each_place
-def test_without_a_plugin_on_the_first_rank_vllm_goes_on_on_all(vllm, log_lines, monkeypatch, ranks, place):
-    monkeypatch.setenv("TOKENDRAW_SAMPLER", "nativ")
-    tokendraw_vllm.register()
-    drill = Drill(place)
-    assert [drill.step() for _ in range(3)] == [VLLMS] * 3
-    (line,) = sentences(log_lines)
-    version = "V1" if place == "V1" else "V2"
-    assert line.startswith(f"{version} sampler left alone: SamplerUnavailableError: 'nativ', asked for by ")

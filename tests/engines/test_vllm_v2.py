@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 import tokendraw
 import tokendraw_vllm
+import vllm_stand_in
 from tokendraw_vllm import _v2_edits
 from vllm_engine import DraftingEngine, Engine
 
@@ -218,3 +219,59 @@ def test_a_decoding_step_waits_for_no_device(calls, edited):
     with NoHostReads():
         drawn, _ = engine.sampler.sample(rows, mapping, mapping, np.array([0, 1, 2]), *given, None, lengths)
     assert drawn is ids[3]
+
+
+# Drafts.
+
+
+@pytest.mark.parametrize(
+    ("size", "kept", "options", "engine"),
+    [
+        (V - 8, {}, {}, {}),
+        (V, {"size": V - 8}, {}, {}),
+        (V, {"dtype": torch.bfloat16}, {}, {}),
+        (V, {}, {"is_drafting": False}, {}),
+        (V, {}, {"logits_cache_source": torch.zeros(1, V)}, {}),
+        (V, {}, {"logits_cache": None}, {}),
+        (V, {}, {}, {"drawn": False}),
+        (V, {}, {}, {"method": "synthetic"}),
+    ],
+    ids=[
+        *("a smaller vocabulary", "a smaller cache", "another dtype", "no draft", "other logits", "no cache"),
+        *("chosen drafts", "vLLM verifies"),
+    ],
+)
+def test_draws_of_drafts_of_another_form_are_vllms(
+    calls, log_lines, monkeypatch, size, kept, options, engine
+):
+    """The kernels run in test_vllm_v2_itself.py; here torch stands in their place."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    monkeypatch.setattr("tokendraw_vllm._v2_draft_kernels.keep_logits", vllm_stand_in.keep_logits)
+    drafting = DraftingEngine(V, K, **{"drawn": True} | engine)
+    drafting.start(0, temperature=0.0)
+    logits, cache = (
+        torch.arange(float(size))[None],
+        torch.zeros(SLOTS, K, kept.get("size", V), dtype=kept.get("dtype")),
+    )
+    assert vllm_stand_in.draft(drafting, logits, [0], [3], 0, cache, **options) == [VLLMS]
+    assert not any("drafting" in line for _, line in log_lines())
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_the_kernels_of_drafts_compile_for_every_target(dtype):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from tokendraw_vllm import _v2_draft_kernels as kernels
+    from triton_stand_ins import TARGETS, machine_code
+
+    ids, block = ("slots", "positions", "steps", "row_index", "noise_positions", "rows"), {"BLOCK_SIZE": 4096}
+    floats = dict.fromkeys(("temperature", "sums", "probs"), "*fp32")
+    types = dict.fromkeys(ids, "*i64") | floats | {"logits": f"*{dtype}", "cache": f"*{dtype}"}
+    for kernel, constants in (
+        (kernels.cache_logits, block),
+        (kernels.block_sums, block),
+        (kernels.write_probabilities, block | {"BLOCKS": 32}),
+    ):
+        of_kernel = {name: kind for name, kind in types.items() if name in kernel.arg_names}
+        for target in TARGETS:
+            code = machine_code(kernel, of_kernel | {"slot_stride": "i64"}, constants, target)
+            assert len(code) > 1000, (kernel, target)

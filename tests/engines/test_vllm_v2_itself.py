@@ -89,7 +89,7 @@ def with_requests(engine):
         positions = [len(engine.tokens[slot]) - 1 for slot in slots]
         return tokendraw.SamplingMetadata.from_params(params, positions=positions, device=DEVICE)
 
-    return engine, tokendraw.load_sampler("native", device=DEVICE), metadata
+    return engine, tokendraw.load_sampler(device=DEVICE), metadata
 
 
 @pytest.mark.parametrize("beside_edits", [False, True], ids=["raw logits", "edited logits"])
@@ -407,5 +407,5 @@ def test_drafts_are_drawn_at_the_temperature_alone_by_seed_position_and_step(dra
         column = torch.full((DRAWS,), 3, device=DEVICE)
         metadata = tokendraw.SamplingMetadata(temperature=column * 0 + 1.6, seed=column, positions=positions)
         found, _ = drafted(draw_drafts[1], batch(DRAWS), [3] * DRAWS, [1.6] * 8, step)
-        native = tokendraw.load_sampler("native", device=DEVICE)
+        native = tokendraw.load_sampler(device=DEVICE)
         assert found == native.draft(batch(DRAWS), metadata).token_ids.tolist()
