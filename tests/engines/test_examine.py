@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from text_tables import agree, pairs
+from call_tables import agree, pairs
 from tokendraw.engines import changed_signature, examine
 
 SWITCH = "TOKENDRAW_VLLM"

@@ -15,9 +15,9 @@ import torch
 import sglang_engine
 import tokendraw
 import tokendraw_sglang
+from call_tables import agree, pairs
 from sglang_drafts import batch_of, chains, speculation, verify
 from sglang_engine import Request, draw, info_of
-from text_tables import agree, pairs
 from tokendraw_sglang import _engine, _registration
 
 pytestmark = pytest.mark.usefixtures("sglang")

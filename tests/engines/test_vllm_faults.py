@@ -17,8 +17,8 @@ import torch
 import tokendraw
 import tokendraw_vllm
 import vllm_stand_in
+from call_tables import agree, pairs
 from checkout import ROOT
-from text_tables import agree, pairs
 from tokendraw import SamplerUnavailableError
 from tokendraw.engines import EngineState
 from tokendraw.operations.row_methods import ScoreProvider
