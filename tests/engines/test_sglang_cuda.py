@@ -33,19 +33,15 @@ def sampler(sglang):
     return made
 
 
-@pytest.fixture(scope="module")
-def logits():
-    return torch.randn(64, V, generator=torch.Generator().manual_seed(1)).cuda() * 3
-
-
 @pytest.mark.parametrize("seeds", [False, True])
 @pytest.mark.parametrize("kind", [*range(len(KINDS) - 1), "mixed"])
-def test_no_draw_waits_for_the_device(sampler, logits, kind, seeds):
+def test_no_draw_waits_for_the_device(sampler, kind, seeds):
+    from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+
     kinds = [KINDS[kind]] if kind != "mixed" else KINDS
     requests = [Request(**kinds[i % len(kinds)], sampling_seed=i if seeds else None) for i in range(64)]
     info, positions = info_of(*requests, device="cuda"), torch.full((64,), 9, device="cuda")
-    from sglang.srt.layers.logits_processor import LogitsProcessorOutput
-
+    logits = torch.randn(64, V, device="cuda")
     output = LogitsProcessorOutput(next_token_logits=logits.clone())
     wanted = (False, [0] * 64, [None] * 64, positions)
     require_no_wait(Trial("sample", 0), "SGLang's draw", lambda: sampler(output, info, *wanted))

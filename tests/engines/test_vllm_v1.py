@@ -1,10 +1,13 @@
 """vLLM's V1 sampler through tokendraw: distribution, seeds, and the batches and rows for vLLM."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 import tokendraw
 import tokendraw_vllm
+from call_tables import pairs
 from tokendraw_vllm import _v1
 from vllm_stand_in import v1_sampler
 
@@ -27,32 +30,16 @@ def column(values, dtype=torch.int32):
     return torch.tensor(values, dtype=dtype)
 
 
-SMALL = "a vocabulary of 40 is below 41, where vLLM's own may be quicker on a CPU"
-REFERENCE = (
-    "'native' is the best sampler for cpu here, and no quicker than vLLM's own. Install tokendraw-cpu, or set "
-    "TOKENDRAW_SAMPLER=native to use it nevertheless"
-)
-ON_GPU = "on a GPU tokendraw draws in the V2 runner alone. Set VLLM_USE_V2_MODEL_RUNNER=1 to take it"
-FILTERED = "returns the filtered logits, which vLLM's own writes"
-LEFT = {
-    "a small vocabulary": ({"MIN_CPU_VOCABULARY": V + 1}, {}, {}, SMALL),
-    "the reference": ({"MIN_REFERENCE_VOCABULARY": V + 1}, {}, {}, REFERENCE),
-    "a GPU": ({}, {"device": "meta"}, {}, ON_GPU),
-    **{
-        mode: ({}, {}, {"logprobs_mode": mode}, f"logprobs_mode={mode!r} {FILTERED}")
-        for mode in ("processed_logits", "processed_logprobs")
-    },
-}
+@pytest.mark.parametrize(("case", "reason"), pairs(Path(__file__).with_name("vllm_v1_left_alone.txt")))
+def test_batches_that_are_vllms_with_one_line(vllm, log_lines, monkeypatch, case, reason):
+    def drawn(device="cpu", *, logprobs_mode="raw_logprobs", **limits):
+        for name, value in limits.items():
+            monkeypatch.setattr(_v1, name, value)
+        tokendraw_vllm.register()
+        sampler = v1_sampler(logprobs_mode=logprobs_mode)
+        return [sampler(batch(2).to(device), {}, column([3, 3]).to(device), None)[0] for _ in range(2)]
 
-
-@pytest.mark.parametrize(("limits", "place", "options", "reason"), LEFT.values(), ids=LEFT)
-def test_batches_that_are_vllms_with_one_line(vllm, log_lines, monkeypatch, limits, place, options, reason):
-    for name, value in limits.items():
-        monkeypatch.setattr(_v1, name, value)
-    tokendraw_vllm.register()
-    sampler = v1_sampler(**options)
-    for _ in range(2):
-        ids, _ = sampler(batch(2).to(**place), {}, column([3, 3]).to(**place), None)
+    for ids in eval(case, {"drawn": drawn}):
         assert ids.is_meta or ids.tolist() == VLLMS
     assert log_lines() == [("WARNING", f"tokendraw: V1 sampler left alone: {reason}")]
 

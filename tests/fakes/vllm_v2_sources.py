@@ -8,14 +8,12 @@ compiled kernels' warm-up. On a CPU the kernels run in Triton's interpreter: set
 import contextlib
 import importlib.machinery
 import importlib.util
-import logging
 import os
 import sys
 import types
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -41,15 +39,6 @@ REAL = (
     "vllm.v1.worker.gpu.states",
 )
 """Modules, and packages with all that is in them, that are taken from the sources."""
-
-
-class Log(logging.Logger):
-    """vLLM's loggers have methods that say a sentence once."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.endswith("_once"):
-            return lambda *arguments, **named: None
-        raise AttributeError(name)
 
 
 class Platform:
@@ -97,18 +86,10 @@ def _stubs(device: torch.device) -> dict[str, types.ModuleType]:
     import triton
     import triton.language
 
-    modes = Literal["raw_logits", "raw_logprobs", "processed_logits", "processed_logprobs"]
     platform = Platform(device)
     contents: dict[str, dict[str, Any]] = {
-        "vllm.config": {
-            "VllmConfig": object,
-            "SpeculativeConfig": object,
-            "get_current_vllm_config_or_none": lambda: None,
-        },
-        "vllm.config.model": {
-            "PROCESSED_LOGPROBS_MODES": ("processed_logits", "processed_logprobs"),
-            "LogprobsMode": modes,
-        },
+        "vllm.config": {"get_current_vllm_config_or_none": lambda: None},
+        "vllm.config.model": {"PROCESSED_LOGPROBS_MODES": ("processed_logits", "processed_logprobs")},
         "vllm.distributed": {
             "parallel_state": types.SimpleNamespace(
                 __name__="vllm.distributed.parallel_state",
@@ -117,23 +98,17 @@ def _stubs(device: torch.device) -> dict[str, types.ModuleType]:
                 get_tp_group=lambda: None,
             )
         },
-        "vllm.exceptions": {"VLLMValidationError": ValueError},
-        "vllm.logger": {"init_logger": Log},
         "vllm.platforms": {
             "current_platform": platform,
-            "CpuArchEnum": MagicMock(),
             "vllm_version_matches_substr": lambda _: False,
         },
-        "vllm.platforms.interface": {"DeviceCapability": object},
         "vllm.sampling_params": {"SamplingParams": Parameters, "MAX_LOGPROB_TOKEN_IDS": 128},
         "vllm.triton_utils": {
-            "HAS_TRITON": device.type
-            == "cuda",  # its filters need more than the interpreter has, and have another way
+            # its filters need more than the interpreter has, and have another way
+            "HAS_TRITON": device.type == "cuda",
             "triton": triton,
             "tl": triton.language,
         },
-        "vllm.utils": {"random_uuid": lambda: "0"},
-        "vllm.utils.gpu_sync_debug": {"gpu_sync_allowed": lambda *_, **__: nullcontext()},
         "vllm.utils.platform_utils": {
             "is_uva_available": lambda: False,
             "num_compute_units": platform.num_compute_units,
@@ -144,13 +119,15 @@ def _stubs(device: torch.device) -> dict[str, types.ModuleType]:
             "get_accelerator_view_from_cpu_tensor": None,
         },
     }
-    return {name: _module(types.ModuleType(name), attributes) for name, attributes in contents.items()} | {
+    return {name: _mock(name, attributes) for name, attributes in contents.items()} | {
         "vllm.envs": Envs("vllm.envs")
     }
 
 
-def _module(module: types.ModuleType, attributes: dict[str, Any]) -> types.ModuleType:
-    vars(module).update(attributes)
+def _mock(name: str, attributes: dict[str, Any]) -> types.ModuleType:
+    """A module with these attributes, and a mock for every other one."""
+    module = types.ModuleType(name)
+    vars(module).update({"__getattr__": lambda _: MagicMock()} | attributes)
     return module
 
 
@@ -178,7 +155,7 @@ class _Finder:
             return self.stubs[spec.name]
         if any(real.startswith(f"{spec.name}.") for real in REAL):
             return types.ModuleType(spec.name)
-        return _module(types.ModuleType(spec.name), {"__getattr__": lambda _: MagicMock()})
+        return _mock(spec.name, {})
 
     def exec_module(self, module: types.ModuleType) -> None:
         pass
