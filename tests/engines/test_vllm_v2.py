@@ -66,11 +66,12 @@ EDITED_BY_VLLM = {
 @pytest.mark.parametrize("name", EDITED_BY_VLLM)
 def test_a_batch_with_an_edit_that_is_vllms_is_drawn_behind_its_edits(calls, monkeypatch, name):
     monkeypatch.setattr("vllm.envs.VLLM_BATCH_INVARIANT", name == "with batch invariance")
-    engine = Engine(V)
+    engine = Engine(V, return_sampling_mask=True)
     engine.start(0, seed=1, top_k=1, **EDITED_BY_VLLM[name])
     engine.start(1, seed=1, top_k=1, presence_penalty=1.0)
     assert engine.decode(batch(2), [0, 1]) == [7 if "biased" in EDITED_BY_VLLM[name] else BEST, BEST]
     assert [(logits.dtype, len(logits)) for logits, _ in calls.draws] == [(torch.float32, 2)]
+    assert (engine.sampler.processed[1] > -torch.inf).nonzero().tolist() == [[BEST]]
     assert not engine.sampler._tokendraw.may_draw_raw(np.array([0, 1]))
 
 
@@ -247,7 +248,8 @@ def test_draws_of_drafts_of_another_form_are_vllms(
     """The kernels run in test_vllm_v2_itself.py; here torch stands in their place."""
     pytest.importorskip("triton", reason="Triton is not installed")
     monkeypatch.setattr("tokendraw_vllm._v2_draft_kernels.keep_logits", vllm_stand_in.keep_logits)
-    drafting = DraftingEngine(V, K, **{"drawn": True} | engine)
+    for _ in range(2):  # an earlier one of the process too
+        drafting = DraftingEngine(V, K, **{"drawn": True} | engine)
     drafting.start(0, temperature=0.0)
     logits, cache = (
         torch.arange(float(size))[None],
