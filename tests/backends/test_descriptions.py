@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import tokendraw
+from call_tables import agree, pairs
 from fake_candidates import H100
 from fake_dists import discovered, plugin, verdict
-from text_tables import agree, pairs
 from tokendraw import operations
 from tokendraw.backends.description.declared import rules_of
 from tokendraw.backends.discovery import discover

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tokendraw
-from text_tables import pairs
+from call_tables import pairs
 from tokendraw import InvalidParameterError, SamplerUnavailableError, load_sampler
 from tokendraw.backends import machine
 from tokendraw.plugin import Host

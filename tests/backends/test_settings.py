@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from text_tables import pairs
+from call_tables import pairs
 from tokendraw import SettingsError
 from tokendraw.backends.discovery.settings import ENGINE_SWITCHES, VARIABLES, Settings, read_settings
 from tokendraw.cli.negotiation import settings_in_force

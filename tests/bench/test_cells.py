@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from text_tables import pairs
+from call_tables import pairs
 from tokendraw import SamplingParams
 from tokendraw_bench import make_inputs, mean_nucleus, metadata_of, operations
 from tokendraw_bench.cells import FAMILIES, UNUSUAL, Cell, min_vocab_size

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from call_tables import agree, pairs
 from command_line import FixedTimer, call, documented_keys
 from fake_dists import EVERYTHING, plugin
-from text_tables import agree, pairs
 from tokendraw_bench.sweeps import SWEEPS
 from tokendraw_bench.timing import WallTimer
 

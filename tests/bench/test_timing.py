@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from text_tables import pairs
+from call_tables import pairs
 from tokendraw_bench import floor
 from tokendraw_bench.timing import (
     Failure,

@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import pkgutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import torch
 import sglang_engine
 import tokendraw
 import tokendraw_sglang
+from call_tables import agree, pairs
 from sglang_drafts import batch_of, chains, speculation, verify
 from sglang_engine import Request, draw, info_of
 from tokendraw_sglang import _engine, _registration
@@ -120,58 +122,8 @@ def untested(patch):
     patch.setattr("tokendraw.engines.installed_version", lambda name: "0.6.1")
 
 
-def wants(parameters, found):
-    return f"needs the parameters self, {parameters}, found self, {found}"
-
-
-LEFT_ALONE = {
-    "another version": (untested, "SGLang 0.6.1 is untested, tested are 0.5.23"),
-    "draws": (
-        replaced("layers.sampler:Sampler", "forward", lambda self, logits, batch: None),
-        "'Sampler.forward' "
-        + wants(
-            "logits_output, sampling_info, return_logprob, top_logprobs_nums, token_ids_logprobs, positions",
-            "logits, batch",
-        ),
-    ),
-    "batches": (
-        replaced("sampling.sampling_batch_info:SamplingBatchInfo", "merge_batch", lambda self, *others: None),
-        f"'SamplingBatchInfo.merge_batch' {wants('other', 'others')}",
-    ),
-    "log-probabilities": (
-        replaced(
-            "layers.logprob_processor:OutputLogprobProcessor",
-            "compute_logprobs",
-            lambda self, logprobs, token_ids: None,
-        ),
-        "'OutputLogprobProcessor.compute_logprobs' "
-        + wants(
-            "logprobs, top_logprobs_nums, token_ids_logprobs, batch_next_token_ids",
-            "logprobs, token_ids",
-        ),
-    ),
-    "a missing field": (
-        missing_field,
-        "'SamplingBatchInfo' needs the field temperature_of_rows, found none",
-    ),
-    "a missing name": (
-        missing_name,
-        "importing SGLang 0.5.23 raised AttributeError: type object 'Sampler' has no attribute "
-        "'_sync_token_ids_across_tp'",
-    ),
-    "no plugin": (
-        lambda patch: patch.setenv("TOKENDRAW_DISABLE", "native"),
-        "SamplerUnavailableError: No plugin can serve",
-    ),
-    "no such plugin": (
-        lambda patch: patch.setenv("TOKENDRAW_SAMPLER", "nosuch"),
-        "SamplerUnavailableError: 'nosuch', asked for by TOKENDRAW_SAMPLER, cannot serve",
-    ),
-}
-
-
 @pytest.mark.parametrize("has_hooks", [False, True])
-@pytest.mark.parametrize(("fault", "reason"), LEFT_ALONE.values(), ids=LEFT_ALONE)
+@pytest.mark.parametrize(("fault", "reason"), pairs(Path(__file__).with_name("sglang_left_alone.txt")))
 def test_an_sglang_that_does_not_fit_draws_verifies_and_scores_itself(
     logged, monkeypatch, caplog, fault, reason, has_hooks
 ):
@@ -187,7 +139,7 @@ def test_an_sglang_that_does_not_fit_draws_verifies_and_scores_itself(
         monkeypatch.setattr(tokendraw.Sampler, name, lambda *_, **__: pytest.fail("tokendraw was called"))
     with speculation(), monkeypatch.context() as patch:
         with monkeypatch.context() as fault_patch:
-            fault(fault_patch)
+            eval(fault, globals())(fault_patch)
             sampler = made()
         assert type(sampler) is Sampler
         assert get_exec().kernel.sampling_backend == "pytorch"
@@ -196,8 +148,7 @@ def test_an_sglang_that_does_not_fit_draws_verifies_and_scores_itself(
             assert_verifies_and_scores()
         patch.undo()
     (line,) = logged()
-    assert line.startswith(f"SGLang left alone: {reason}")
-    assert line.endswith(OWN_BACKEND)
+    assert agree(f"SGLang left alone: {reason}{OWN_BACKEND}", line)
     assert tokendraw_sglang.state().applies
 
 
@@ -282,41 +233,9 @@ def no_sanitizer(patch):
     patch.delattr(async_probe, "sanitize_nan_logits")
 
 
-VERIFICATION = {
-    "an algorithm": (
-        {"algorithm": "DFLASH"},
-        None,
-        "--speculative-algorithm DFLASH has a verification of its own",
-    ),
-    "a threshold": (
-        {"speculative_accept_threshold_acc": 0.9},
-        None,
-        "--speculative-accept-threshold-acc accepts drafts that the target would not draw",
-    ),
-    "the verification's signature": (
-        {},
-        replaced("speculative.eagle_utils", "eagle_sample", lambda drafts, batch: None),
-        "'eagle_sample' needs the parameters verify_input, batch, logits_output, grammar_mask, uno_target_max_top_k, "
-        "watermark_state, watermark_full_mask, found drafts, batch",
-    ),
-    "the scores' signature": (
-        {},
-        replaced("layers.logprob_processor", "compute_spec_logprobs", lambda drafts, batch: None),
-        "'compute_spec_logprobs' needs the parameters batch, logits_output, predict, accept_index, chain_stride, "
-        "found drafts, batch",
-    ),
-    "a missing name": (
-        {},
-        no_sanitizer,
-        "ImportError: cannot import name 'sanitize_nan_logits' from 'sglang.srt.utils.async_probe' (",
-    ),
-}
-
-
-@pytest.mark.parametrize(("leaves", "fault", "reason"), VERIFICATION.values(), ids=VERIFICATION)
-def test_a_verification_that_does_not_fit_is_left_to_sglang_without_seeds(
-    logged, monkeypatch, leaves, fault, reason
-):
+@pytest.mark.parametrize(("case", "reason"), pairs(Path(__file__).with_name("sglang_verification.txt")))
+def test_a_verification_that_does_not_fit_is_left_to_sglang_without_seeds(logged, monkeypatch, case, reason):
+    leaves, fault = eval(case, globals())
     with speculation(**leaves), monkeypatch.context() as patch:
         if fault is not None:
             fault(patch)
@@ -324,7 +243,7 @@ def test_a_verification_that_does_not_fit_is_left_to_sglang_without_seeds(
             assert type(made()).__name__ == "TokendrawSampler"
         assert info_of(Request(sampling_seed=3)).sampling_seed is None
     found = [line for line in logged() if "replaced" not in line]
-    assert found[0].startswith(f"SGLang verifies drafts, without seeds per request: {reason}")
+    assert agree(f"SGLang verifies drafts, without seeds per request: {reason}", found[0])
 
 
 # A call that raises in the middle of a run.

@@ -1,9 +1,6 @@
 """SGLang's modules load the adapter as its server would: see `make test-engines`."""
 
 import argparse
-import json
-import subprocess
-import sys
 from importlib.metadata import version
 from types import SimpleNamespace
 
@@ -13,7 +10,7 @@ import torch
 
 from goodness_of_fit import FALSE_ALARM, chi_square
 from sglang_drafts import speculation
-from sglang_engine import IS_REAL, STAND_IN, Request, backend, draw, info_of
+from sglang_engine import IS_REAL, Request, backend, draw, info_of
 from tokendraw_sglang import state
 from tokendraw_sglang._verification import _TARGETS
 
@@ -126,14 +123,6 @@ def test_draws_have_the_distribution_of_joint_filters_with_either_backend(name, 
     assert chi_square(tokens.numpy(), joint(**SETTINGS[setting])) > FALSE_ALARM
 
 
-def test_the_settings_distinguish_joint_from_sequential_filters():
-    together = joint(**SETTINGS["top-k and top-p"])
-    by_k = joint(1.5, top_k=12)
-    order = np.argsort(-by_k)
-    in_turn = order[(np.cumsum(by_k[order]) - by_k[order]) / by_k.sum() < 0.8]
-    assert set(in_turn) != set(np.flatnonzero(together))
-
-
 @pytest.mark.parametrize("beside", [[], [Request]])
 def test_greedy_rows_are_the_first_of_the_largest_logits_with_either_backend(beside):
     from sglang.srt.layers.sampler import create_sampler
@@ -146,80 +135,3 @@ def test_greedy_rows_are_the_first_of_the_largest_logits_with_either_backend(bes
     assert tokens[:64].tolist() == logits.argmax(-1).tolist()
     with backend("pytorch"):
         assert tokens[:64].tolist() == draw(create_sampler(), logits, info_of(*greedy))[0].tolist()
-
-
-NAMES = {
-    "layers.dp_attention": ("is_dp_attention_enabled",),
-    "layers.logprob_processor": (
-        "LogprobResult.write_output_to",
-        "OutputLogprobProcessor.compute_logprobs",
-        "compute_spec_logprobs",
-    ),
-    "layers.sampler": (
-        "Sampler.__init__",
-        "Sampler.forward",
-        "Sampler._preprocess_logits",
-        "Sampler._sync_token_ids_across_tp",
-        "register_sampler_backend",
-        "create_sampler",
-    ),
-    "plugins.hook_registry": ("HookRegistry.register", "HookRegistry.apply_hooks"),
-    "runtime_context": (
-        "RuntimeContext.override",
-        "get_context",
-        "get_exec",
-        "get_parallel",
-        "get_spec",
-        "get_platform",
-    ),
-    "sampling.penaltylib.repetition_penalty": ("apply_scaling_penalties",),
-    "sampling.sampling_batch_info": (
-        "SamplingBatchInfo.from_schedule_batch",
-        "SamplingBatchInfo.filter_batch",
-        "SamplingBatchInfo.merge_batch",
-        "SamplingBatchInfo.copy_for_forward",
-    ),
-    "sampling.sampling_params": ("SamplingParams.normalize",),
-    "speculative.eagle_utils": ("eagle_sample", "verify_tree_greedy_func"),
-    "utils.async_probe": ("sanitize_nan_logits",),
-}
-"""What the stand-in of the fast tests has of SGLang's modules."""
-FIELDS = {
-    "layers.logits_processor": "LogitsProcessorOutput",
-    "layers.logprob_processor": "LogprobResult",
-    "sampling.sampling_batch_info": "SamplingBatchInfo",
-    "speculative.eagle_info": "EagleVerifyInput",
-}
-_READ = """
-import dataclasses, inspect, json, pkgutil, sys
-
-def resolved(module, name):
-    return pkgutil.resolve_name(f"sglang.srt.{module}:{name}")
-
-names, fields = map(json.loads, sys.argv[1:])
-parameters = {
-    name: list(inspect.signature(resolved(module, name)).parameters) for module in names for name in names[module]
-}
-columns = {
-    name: [field.name for field in dataclasses.fields(resolved(module, name))] for module, name in fields.items()
-}
-"""
-
-
-def test_the_stand_in_has_its_signatures():
-    arguments = [json.dumps(NAMES), json.dumps(FIELDS)]
-    run = subprocess.run(
-        [sys.executable, "-c", f"{_READ}\nprint(json.dumps([parameters, columns]))", *arguments],
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-        env={"PYTHONPATH": str(STAND_IN)},
-    )
-    stand_in = json.loads(run.stdout)
-    own = {"__name__": "own"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["-c", *arguments])
-        exec(_READ, own)
-    assert stand_in[0] == own["parameters"]
-    for name, columns in stand_in[1].items():
-        assert set(columns) <= set(own["columns"][name]), name

@@ -8,6 +8,7 @@ import importlib
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,10 +17,13 @@ import torch
 import tokendraw
 import tokendraw_vllm
 import vllm_stand_in
+from call_tables import agree, pairs
 from checkout import ROOT
+from tokendraw import SamplerUnavailableError
 from tokendraw.engines import EngineState
 from tokendraw.operations.row_methods import ScoreProvider
-from vllm_stand_in import MODULES, DraftingEngine, request, v1_sampler
+from vllm_engine import DraftingEngine
+from vllm_stand_in import MODULES, v1_sampler
 
 V, K, TESTED = 40, 3, ("0.32.0", "0.33.0")
 LOGITS = torch.randn(3, V, generator=torch.Generator().manual_seed(4)).to(torch.bfloat16)
@@ -66,7 +70,7 @@ class Drill:
             return
         self.engine = DraftingEngine(V, K, **options)
         one_token = {"temperature": 0.0} if self.operation == "draft" else {"top_k": 1}
-        self.engine.add(0, request(seed=1, **one_token, **edits), [VLLMS, 9])
+        self.engine.start(0, [VLLMS, 9], seed=1, **one_token, **edits)
 
     def step(self):
         """The first token of a step, or the best one beside it."""
@@ -78,8 +82,10 @@ class Drill:
             self.wait()
             return int(function()(LOGITS[:1], 1, torch.tensor([9])).logprob_token_ids[0, 1])
         if self.operation == "draft":
-            return self.engine.draft(LOGITS[:1], [0], [1], 0, torch.zeros(8, K, V, dtype=LOGITS.dtype))[0]
-        return self.engine.step(LOGITS[:1], [0])[0]
+            return vllm_stand_in.draft(
+                self.engine, LOGITS[:1], [0], [1], 0, torch.zeros(8, K, V, dtype=LOGITS.dtype)
+            )[0]
+        return self.engine.decode(LOGITS[:1], [0])[0]
 
     def wait(self):
         """Wait until all is loaded, as vLLM does with its first step; the load draws made-up batches."""
@@ -162,53 +168,11 @@ def changed(module, old, new):
 
 
 RUNNER = "vllm.v1.worker.gpu"
-VERIFIED = "self, logits, draft_logits, draft_sampled, pos, cu_num_logits, idx_mapping, idx_mapping_np, "
-SCORED = "cu_num_logits, logprob_token_ids_state, expanded_idx_mapping, max_per_req_token_ids, logits_mode"
-LEFT_ALONE = {
-    "another version": ({"version": "0.33.1rc1"}, "vLLM 0.33.1rc1 is untested, tested are 0.32.0 and 0.33.0"),
-    "V1": (
-        changed("vllm.v1.sample.ops.topk_topp_sampler", "generators, k, p", "generators, top_k, p"),
-        "'TopKTopPSampler.forward_native' needs the parameters self, logits, generators, k, p, found self, logits, "
-        "generators, top_k, p",
-    ),
-    "draws": (
-        changed(SAMPLER, "self, processed_logits", "self, logits"),
-        "'Sampler._sample_random' needs the parameters self, processed_logits, expanded_idx_mapping, idx_mapping_np, "
-        "pos, top_k, top_p, found self, logits, expanded_idx_mapping, idx_mapping_np, pos, top_k, top_p, "
-        "has_topp_only_rows, use_fused_sampler",
-    ),
-    "states": (
-        changed(f"{RUNNER}.sample.states", "def add_request", "def add"),
-        "'SamplingStates.add_request' needs the parameters self, req_idx, sampling_params, found none",
-    ),
-    "edits": (
-        changed(f"{RUNNER}.sample.bad_words", "req_idx, sampling_params", "request"),
-        "'BadWordsState.add_request' needs the parameters self, req_idx, sampling_params, found self, request",
-    ),
-    "requests": (
-        changed(f"{RUNNER}.states", "prompt_len, all_token_ids", "all_token_ids, prompt_len"),
-        "'RequestState.add_request' needs the parameters self, req_id, prompt_len, all_token_ids, found self, "
-        "req_id, all_token_ids, prompt_len, num_computed_tokens, max_tokens",
-    ),
-    "drafts": (
-        changed(REJECTION, "idx_mapping, idx_mapping_np", "idx_mapping"),
-        f"'RejectionSampler._verify' needs the parameters {VERIFIED}expanded_idx_mapping, expanded_local_pos, "
-        f"seq_lens_upper_bound_np, verify_draft_sampled, found {VERIFIED.replace('idx_mapping_np, ', '')}"
-        "expanded_idx_mapping, expanded_local_pos, seq_lens_upper_bound_np, verify_draft_sampled",
-    ),
-    "log-probabilities": (
-        changed(
-            f"{RUNNER}.sample.logprob", "num_logprobs, sampled_token_ids", "sampled_token_ids, num_logprobs"
-        ),
-        "'vllm.v1.worker.gpu.sample.logprob.compute_topk_scores' needs the parameters logits, num_logprobs, "
-        f"sampled_token_ids, {SCORED}, found logits, sampled_token_ids, num_logprobs, {SCORED}",
-    ),
-}
 
 
-@pytest.mark.parametrize(("installed", "reason"), LEFT_ALONE.values(), ids=LEFT_ALONE)
+@pytest.mark.parametrize(("installed", "reason"), pairs(Path(__file__).with_name("vllm_left_alone.txt")))
 def test_a_vllm_that_does_not_fit_is_left_alone_in_every_place(install, native, log_lines, installed, reason):
-    install(**installed)
+    install(**eval(installed, globals()))
     for _ in range(2):
         tokendraw_vllm.register()
     assert log_lines() == [("WARNING", f"tokendraw: left alone: {reason}")]
@@ -319,7 +283,7 @@ def verifies_nothing(patch):
 
     def refuse(self, *given, max_drafts=None, **named):
         if max_drafts is not None:
-            raise tokendraw.SamplerUnavailableError("no verifier")
+            raise SamplerUnavailableError("no verifier")
         return warmup(self, *given, **named)
 
     patch.setattr(tokendraw.Sampler, "warmup", refuse)
@@ -329,95 +293,19 @@ def renamed(module, name):
     return changed(module, name, name.replace("_", "_of_", 1))
 
 
-NO_NUMBER = "AttributeError: 'Sampler' object has no attribute 'num_speculative_tokens'"
-NO_CACHE = "'gumbel_sample' needs the parameters logits, expanded_idx_mapping, temperature, seed, pos, "
-LOADS = {
-    "no processor": (
-        "edits",
-        without("process_logits", tokendraw.SamplerUnavailableError("no processor")),
-        BEST,
-        "V2 editing left alone: SamplerUnavailableError: no processor",
-    ),
-    "no verifier": (
-        "verification",
-        verifies_nothing,
-        VLLMS,
-        "V2 verification left alone: SamplerUnavailableError: no verifier",
-    ),
-    "no scorer": (
-        "scoring",
-        without("score", RuntimeError("no room")),
-        VLLMS,
-        "V2 scoring left alone: RuntimeError: no room",
-    ),
-    "no configuration": (
-        "draws",
-        lambda patch: patch.setattr("tokendraw_vllm._v2._slots", None),
-        VLLMS,
-        "V2 sampler left alone: TypeError: 'NoneType' object is not callable",
-    ),
-    "an unknown rule to warm up": (
-        "draws",
-        lambda patch: patch.setenv("TOKENDRAW_WARMUP_RULES", "top_nsigma"),
-        VLLMS,
-        "V2 sampler left alone: SettingsError: 'TOKENDRAW_WARMUP_RULES' needs names of filters or parameters, "
-        "found 'top_nsigma', the nearest is 'top_n_sigma'. Correct it.",
-    ),
-    "masks": (
-        "edits",
-        renamed("vllm.config.model", "PROCESSED_LOGPROBS_MODES"),
-        VLLMS,
-        "V2 sampler left alone: ImportError: cannot import name 'PROCESSED_LOGPROBS_MODES' from 'vllm.config.model'",
-    ),
-    "edits": (
-        "edits",
-        renamed(SAMPLER, "self.num_speculative_tokens"),
-        VLLMS,
-        f"V2 editing left alone: {NO_NUMBER}",
-        f"V2 sampler is vLLM's own again: 'native' raised {NO_NUMBER}",
-    ),
-    "verification": (
-        "verification of edits",
-        renamed(REJECTION, "self.synthetic_conditional_rates"),
-        VLLMS,
-        "V2 verification is vLLM's own again: 'native' raised AttributeError: 'RejectionSampler' object has no "
-        "attribute 'synthetic_conditional_rates'",
-    ),
-    "scoring": (
-        "scoring",
-        renamed("vllm.v1.outputs", "cu_num_generated_tokens_tensor"),
-        VLLMS,
-        "V2 scoring is vLLM's own again: 'native' raised TypeError: LogprobsTensors.__new__() got an unexpected "
-        "keyword argument 'cu_num_generated_tokens_tensor'",
-    ),
-    "a parameter of the draw of drafts": (
-        "verification",
-        changed(SPECULATOR, "is_drafting, logits_cache", "other_is_drafting, logits_cache"),
-        BEST,
-        f"V2 drafting left alone: {NO_CACHE}",
-    ),
-    "the draw of drafts": (
-        "verification",
-        changed(SPECULATOR, "gumbel_sample", "other_gumbel_sample"),
-        BEST,
-        f"V2 drafting left alone: {NO_CACHE}",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", LOADS)
-def test_a_place_that_cannot_be_loaded_is_vllms_alone(install, native, log_lines, monkeypatch, case):
+@pytest.mark.parametrize(("case", "lines"), pairs(Path(__file__).with_name("vllm_loads.txt")))
+def test_a_place_that_cannot_be_loaded_is_vllms_alone(install, native, log_lines, monkeypatch, case, lines):
     """Where vLLM's own edits would come first, the stand-in has none."""
-    place, fault, token, *lines = LOADS[case]
+    place, fault, token = eval(case, globals())
     install(**(fault if isinstance(fault, dict) else {}))
     if not isinstance(fault, dict):
         fault(monkeypatch)
     tokendraw_vllm.register()
-    monkeypatch.setitem(PLACES, "verification", ({"drawn": "drafting" in lines[0]}, {}))
+    monkeypatch.setitem(PLACES, "verification", ({"drawn": "drafting" in lines}, {}))
     drill = Drill(place)
     assert [drill.step() for _ in range(3)] == [token] * 3
     found = [sentence for sentence in sentences(log_lines) if REPLACED not in sentence]
-    assert [sentence[: len(line)] for sentence, line in zip(found, lines, strict=True)] == lines
+    assert agree(lines, "\n".join(found))
 
 
 # A call that raises in the middle of a run.
@@ -455,7 +343,7 @@ def no_append(drill, patch):
 
 def no_draw_of_edits(drill, patch):
     """Of the two draws of a batch with edited rows the second one fails, and vLLM draws all rows."""
-    drill.engine.add(1, request(seed=2, top_k=1), [3])
+    drill.engine.start(1, [3], seed=2, top_k=1)
     sample = tokendraw.Sampler.sample
     patch.setattr(
         tokendraw.Sampler,
@@ -464,7 +352,7 @@ def no_draw_of_edits(drill, patch):
             broken() if logits.dtype is torch.float32 else sample(self, logits, metadata)
         ),
     )
-    assert drill.engine.step(LOGITS[:2], [0, 1]) == [VLLMS] * 2
+    assert drill.engine.decode(LOGITS[:2], [0, 1]) == [VLLMS] * 2
 
 
 def no_thresholds(drill, patch):
@@ -479,33 +367,12 @@ def no_thresholds(drill, patch):
         patch.setattr(tokendraw.Sampler, name, without_thresholds)
 
 
-NO_THRESHOLDS = "filtered logits need the thresholds that the sampler was loaded for, found none"
-THRESHOLDS = f"'native' raised PluginError: {NO_THRESHOLDS}"
-MIDDLE = {
-    "edits": ("edits", no_edits, BEST, f"V2 editing is vLLM's own again: {NO_KERNEL}"),
-    "tokens of edits": ("edits", no_append, BEST, f"V2 editing is vLLM's own again: {NO_KERNEL}"),
-    "edits of drafts": (
-        "verification of edits",
-        no_edits,
-        VLLMS,
-        f"V2 editing is vLLM's own again: {NO_KERNEL}",
-    ),
-    "a draw behind edits": ("edits", no_draw_of_edits, VLLMS, f"V2 sampler is vLLM's own again: {NO_KERNEL}"),
-    "masks": ("draws with masks", no_thresholds, VLLMS, f"V2 sampler is vLLM's own again: {THRESHOLDS}"),
-    "masks of drafts": (
-        "verification with masks",
-        no_thresholds,
-        VLLMS,
-        f"V2 verification is vLLM's own again: {THRESHOLDS}",
-    ),
-}
-
-
-@pytest.mark.parametrize(("place", "fault", "token", "line"), MIDDLE.values(), ids=MIDDLE)
+@pytest.mark.parametrize(("case", "line"), pairs(Path(__file__).with_name("vllm_faults.txt")))
 def test_a_fault_beside_a_call_leaves_to_vllm_what_it_is_about(
-    vllm, native, log_lines, monkeypatch, place, fault, token, line
+    vllm, native, log_lines, monkeypatch, case, line
 ):
     """Where vLLM's own edits come first from then on, the stand-in has none."""
+    place, fault, token = eval(case, globals())
     tokendraw_vllm.register()
     drill = Drill(place)
     assert drill.step() == drill.token
@@ -525,8 +392,8 @@ def test_a_failed_verification_leaves_plain_steps_and_a_failed_draft_verificatio
     failing(after=0)
     assert (verification.step(), drafting.step()) == (VLLMS, VLLMS)
     tokendraw.Sampler.sample, tokendraw.Sampler.verify = sample, verify
-    assert verification.engine.step(LOGITS[:1], [0]) == [BEST]
-    drafting.engine.add(0, request(seed=1, top_k=1))
+    assert verification.engine.decode(LOGITS[:1], [0]) == [BEST]
+    drafting.engine.start(0, seed=1, top_k=1)
     assert drafting.engine.verify(LOGITS[:2], [0], [[BEST]])[0][0] == BEST
 
 
@@ -576,11 +443,9 @@ def test_beside_other_ranks_a_load_that_raises_raises_on_its_rank(
 
 
 @each_place
-def test_without_a_plugin_on_the_first_rank_vllm_goes_on_on_all(vllm, log_lines, monkeypatch, ranks, place):
+def test_without_a_plugin_on_the_first_rank_vllm_goes_on(vllm, log_lines, monkeypatch, ranks, place):
     monkeypatch.setenv("TOKENDRAW_SAMPLER", "nativ")
     tokendraw_vllm.register()
-    drill = Drill(place)
-    assert [drill.step() for _ in range(3)] == [VLLMS] * 3
+    assert Drill(place).step() == VLLMS
     (line,) = sentences(log_lines)
-    version = "V1" if place == "V1" else "V2"
-    assert line.startswith(f"{version} sampler left alone: SamplerUnavailableError: 'nativ', asked for by ")
+    assert "sampler left alone: SamplerUnavailableError: 'nativ', asked for by " in line

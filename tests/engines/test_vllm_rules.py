@@ -8,11 +8,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import call_tables
 import tokendraw
 import tokendraw_vllm
 from tokendraw import SamplingParams
 from tokendraw_vllm import _v2
-from vllm_stand_in import DraftingEngine, V2Engine, request
+from vllm_engine import DraftingEngine, Engine, Parameters
 
 V = 40
 LOGITS = torch.randn(V, generator=torch.Generator().manual_seed(2)).mul_(2.0).to(torch.bfloat16)
@@ -22,11 +23,11 @@ LOGITS = torch.randn(V, generator=torch.Generator().manual_seed(2)).mul_(2.0).to
 def engine(vllm, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
     tokendraw_vllm.register()
-    return V2Engine(V)
+    return Engine(V)
 
 
 def asking(rules, **params):
-    return request(extra_args={"tokendraw": rules}, **params)
+    return {"extra_args": {"tokendraw": rules}, **params}
 
 
 def drafting(method="standard", **config):
@@ -40,79 +41,16 @@ def validate(params, config=None):
     from vllm.v1.engine.input_processor import InputProcessor
 
     config = config or SimpleNamespace(use_v2_model_runner=True, speculative_config=None)
-    return InputProcessor(config)._validate_params(params, ())
+    return InputProcessor(config)._validate_params(Parameters(**params), ())
 
 
-SOURCE = "extra_args['tokendraw']"
-ORDERS = "'filter_order' needs one of top_k_first, joint, temperature_last, found"
-VERIFIED = f"{SOURCE} needs drafts that tokendraw verifies, found"
-V1 = SimpleNamespace(use_v2_model_runner=False)
-REFUSED = {
-    "a misspelled filter": (
-        asking({"top_nsigma": 1.0}),
-        None,
-        f"{SOURCE} needs names of filters or parameters, found 'top_nsigma', the nearest is 'top_n_sigma'. Correct it.",
-    ),
-    "a misspelled parameter": (
-        asking({"filterorder": "joint"}),
-        None,
-        f"{SOURCE} needs names of filters or parameters, found 'filterorder', the nearest is 'filter_order'. "
-        "Correct it.",
-    ),
-    "a bad value": (asking({"p_less": 2}), None, f"{SOURCE}: 'p_less' needs 0 (off) or 1 (on), found 2."),
-    "a filter order there is none of": (
-        asking({"filter_order": "temperature_first"}),
-        None,
-        f"{SOURCE}: {ORDERS} 'temperature_first'.",
-    ),
-    "a filter order of another type": (asking({"filter_order": 3}), None, f"{SOURCE}: {ORDERS} 3."),
-    "no JSON": (
-        asking("{top_n_sigma}"),
-        None,
-        f"{SOURCE} needs {{name: value}} or its JSON text, found '{{top_n_sigma}}'. Correct it.",
-    ),
-    "no dict": (asking([1]), None, f"{SOURCE} needs {{name: value}}, found list. Pass a dict."),
-    "min_p beside a filter": (
-        asking({"p_less": 1}, min_p=0.1),
-        None,
-        f"{SOURCE} needs min_p=0 beside filters, whose floors are those of the whole row, found 0.1. Leave out min_p "
-        "or the filters.",
-    ),
-    "V1": (
-        asking({"p_less": 1}),
-        V1,
-        f"{SOURCE} needs vLLM's V2 runner, whose sampler knows requests, found V1. Set VLLM_USE_V2_MODEL_RUNNER=1.",
-    ),
-    **{
-        found: (
-            asking({"p_less": 1}),
-            config,
-            f"{VERIFIED} {found}, by which vLLM verifies. Leave out one of them.",
-        )
-        for found, config in {
-            "rejection_sample_method='synthetic'": drafting("synthetic"),
-            "rejection_sample_method='fly'": drafting("fly"),
-            "watermark_config": drafting(watermark_config=object()),
-        }.items()
-    },
-    "vLLM's own refusals": (asking({"p_les": 1}, temperature=-1), None, "temperature must be non-negative"),
-}
+def test_bad_rules_are_refused_when_the_request_is_admitted(engine):
+    def refused(rules, config=None, **params):
+        return validate(asking(rules, **params), config)
 
-
-@pytest.mark.parametrize(("params", "config", "message"), REFUSED.values(), ids=REFUSED)
-def test_bad_rules_are_refused_when_the_request_is_admitted(engine, params, config, message):
-    with pytest.raises(ValueError) as caught:  # noqa: PT011 - what vLLM answers with
-        validate(params, config)
-    assert str(caught.value) == message
-
-
-def test_a_parameter_of_the_engine_is_refused_with_the_rules_there_are(engine):
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
-        validate(asking({"top_p": 0.9}))
-    assert str(caught.value).startswith(
-        f"{SOURCE} needs rules that the engine has no parameter for, epsilon_cutoff, eta_cutoff, p_less"
-    )
-    assert str(caught.value).endswith("found 'top_p'. Pass the engine's own parameter, or leave it out.")
+    words = {"refused": refused, "V1": SimpleNamespace(use_v2_model_runner=False), "drafting": drafting}
+    table = call_tables.Table(__file__, "vllm_rules.txt")
+    assert table.found(lambda: words) == table.text
 
 
 @pytest.mark.parametrize("rules", [None, {"top_n_sigma": 1.0}, '{"epsilon_cutoff": 0.05, "p_less": 1}'])
@@ -123,10 +61,8 @@ def test_other_requests_are_admitted_with_what_vllms_own_check_returns(engine, r
 
 
 def test_rules_beside_drafts_are_refused_with_batch_invariance(engine, monkeypatch):
-    import vllm.envs
-
-    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True)
-    assert validate(request(), drafting()) is False
+    monkeypatch.setattr("vllm.envs.VLLM_BATCH_INVARIANT", True)
+    assert validate({}, drafting()) is False
     with pytest.raises(ValueError, match="found VLLM_BATCH_INVARIANT=1, by which vLLM verifies"):
         validate(asking({"p_less": 1}), drafting())
 
@@ -145,8 +81,8 @@ def test_what_a_filter_order_withholds_from_vllm_is_applied_where_vllm_draws_aft
         return original(self, logits, *others)
 
     monkeypatch.setattr(Sampler, "_sample_random", _v2._wrap_sample_random(noted))
-    engine.add(0, asking({"filter_order": "temperature_last"}, temperature=2.0, min_p=0.2, seed=1))
-    engine.add(1, request(temperature=0.5, biased=3))
+    engine.start(0, **asking({"filter_order": "temperature_last"}, temperature=2.0, min_p=0.2, seed=1))
+    engine.start(1, temperature=0.5, biased=3)
     engine.draw(LOGITS.repeat(2, 1), [0, 1], [5, 5])
     assert given == []
     monkeypatch.setattr(tokendraw.Sampler, "sample", None)
@@ -178,10 +114,10 @@ def lost(rules, reason):
 
 
 def test_rules_lost_after_a_failed_call_are_named_once(engine, losses, monkeypatch):
-    engine.add(0, asking({"typical_p": 0.5, "p_less": 1, "filter_order": "joint"}))
-    engine.add(1, asking({"xtc_probability": 0.5}))
-    engine.add(2, request())
-    engine.add(3, asking({"p_less": 1}, temperature=0.0))
+    engine.start(0, **asking({"typical_p": 0.5, "p_less": 1, "filter_order": "joint"}))
+    engine.start(1, **asking({"xtc_probability": 0.5}))
+    engine.start(2)
+    engine.start(3, **asking({"p_less": 1}, temperature=0.0))
     engine.draw(LOGITS.repeat(2, 1), [0, 1], [3, 3])
     assert losses() == []
     monkeypatch.setattr(tokendraw.Sampler, "sample", None)
@@ -191,8 +127,8 @@ def test_rules_lost_after_a_failed_call_are_named_once(engine, losses, monkeypat
 
 
 def test_rules_lost_to_a_watermark_are_named_and_those_of_other_batches_are_kept(engine, losses):
-    engine, positions = V2Engine(V, kind="Watermarking"), list(range(60))
-    engine.add(0, asking({"p_less": 1}, temperature=2.0, seed=1))
+    engine, positions = Engine(V, kind="Watermarking"), list(range(60))
+    engine.start(0, **asking({"p_less": 1}, temperature=2.0, seed=1))
     engine.sampler.watermarks = False
     drawn = engine.draw(LOGITS.repeat(60, 1), [0] * 60, positions)
     params = [SamplingParams(temperature=2.0, seed=1, filters={"p_less": 1})] * 60
@@ -204,7 +140,7 @@ def test_rules_lost_to_a_watermark_are_named_and_those_of_other_batches_are_kept
     engine.draw(LOGITS[None], [0], [3])
     watermarked = lost("p_less", "Watermarking of vLLM draws")
     assert losses() == [watermarked]
-    engine.add(1, asking({"filter_order": "temperature_last", "p_less": 1}, temperature=2.0, seed=1))
+    engine.start(1, **asking({"filter_order": "temperature_last", "p_less": 1}, temperature=2.0, seed=1))
     ordered = lost("filter_order", "a sampler of vLLM's own may draw the logits that it has divided")
     assert losses() == [watermarked, ordered]
     engine.sampler.watermarks = False
@@ -213,23 +149,23 @@ def test_rules_lost_to_a_watermark_are_named_and_those_of_other_batches_are_kept
 
 def test_rules_lost_where_no_sampler_is_replaced_are_named(engine, losses, monkeypatch):
     monkeypatch.setattr(_v2, "_slots", None)
-    engine = V2Engine(V)
-    engine.add(0, request())
+    engine = Engine(V)
+    engine.start(0)
     assert losses() == []
-    engine.add(0, asking({"top_n_sigma": 1.0, "xtc_probability": 0.5}))
+    engine.start(0, **asking({"top_n_sigma": 1.0, "xtc_probability": 0.5}))
     assert losses() == [lost("top_n_sigma, xtc_probability", OWN)]
 
 
 def test_a_filter_order_behind_edits_of_vllm_s_is_lost_where_vllm_reads_filtered_logits(engine, losses):
     """vLLM's own temperature and min-p are withheld there until the draw."""
-    engine = V2Engine(V, return_sampling_mask=True)
-    engine.add(0, asking({"filter_order": "temperature_last"}, temperature=2.5, min_p=0.1))
-    engine.add(7, request(biased=9))
+    engine = Engine(V, return_sampling_mask=True)
+    engine.start(0, **asking({"filter_order": "temperature_last"}, temperature=2.5, min_p=0.1))
+    engine.start(7, biased=9)
     assert engine.draw(LOGITS.repeat(2, 1), [0, 7], [0, 0]) == [0, 0]
     divided = LOGITS.float() / 2.5
     dropped = divided < divided.max() + torch.tensor(0.1).log()
     torch.testing.assert_close(
-        engine.processed[0], divided.masked_fill(dropped, -float("inf")), rtol=1e-6, atol=0
+        engine.sampler.processed[0], divided.masked_fill(dropped, -float("inf")), rtol=1e-6, atol=0
     )
     assert losses() == [lost("filter_order", "Sampler of vLLM draws")]
 
@@ -238,10 +174,10 @@ def test_a_filter_order_behind_edits_of_vllm_s_is_lost_where_vllm_reads_filtered
 def test_rules_lost_to_a_verification_of_vllm_s_are_named_once(engine, losses, monkeypatch, beside_an_edit):
     """Those beside an edit of vLLM's own, and those of a failed verification, have the same reason."""
     drafts = DraftingEngine(V, 2)
-    drafts.add(0, asking({"typical_p": 0.5}, seed=1))
-    drafts.add(1, request(seed=1, biased=3))
-    drafts.add(2, asking({"p_less": 1}, temperature=0.0))
-    drafts.add(3, asking({"p_less": 0}))
+    drafts.start(0, **asking({"typical_p": 0.5}, seed=1))
+    drafts.start(1, seed=1, biased=3)
+    drafts.start(2, **asking({"p_less": 1}, temperature=0.0))
+    drafts.start(3, **asking({"p_less": 0}))
     for slot in range(4):
         drafts.verify(LOGITS.repeat(2, 1), [slot], [[1]])
     assert losses() == []

@@ -8,14 +8,13 @@ of an unpacked wheel for CUDA.
 import importlib
 import os
 
-import numpy as np
 import pytest
 import torch
 
+import tokendraw
 import vllm_stand_in
 import vllm_v2_sources
-from goodness_of_fit import FALSE_ALARM, chi_square, filtered_probabilities
-from vllm_v2_sources import DEVICE, ON_GPU, DraftingEngine, Engine
+from vllm_engine import DEVICE, ON_GPU, DraftingEngine, Engine, Parameters
 
 if vllm_v2_sources.sources() is None or not (ON_GPU or os.environ.get("TRITON_INTERPRET") == "1"):
     pytest.skip("needs vLLM's sources and a GPU or TRITON_INTERPRET=1", allow_module_level=True)
@@ -23,7 +22,7 @@ if not ON_GPU:
     importlib.import_module("triton_masks")
 
 V, PROMPT = 50, [4, 9, 9, 2]
-DRAWS = 20000 if ON_GPU else 400  # the interpreter takes milliseconds a row
+DRAWS = 400
 HALF = torch.bfloat16 if ON_GPU else torch.float16  # the interpreter compares the bits of bfloat16
 LOGITS = torch.randn(V, generator=torch.Generator().manual_seed(4)).to(DEVICE) * 2.0
 
@@ -61,61 +60,73 @@ def test_vllm_has_the_expected_signatures():
 # Draws.
 
 
-KINDS = {
-    0: {"temperature": 0.7, "top_k": 6, "top_p": 0.9},
-    1: {"temperature": 1.3, "min_p": 0.05},
-    2: {"top_p": 0.6},
-    3: {},
-    4: {"temperature": 0.0},
-    5: {
-        "temperature": 2.5,
-        "top_k": 12,
-        "min_p": 0.1,
-        "extra_args": {"tokendraw": {"filter_order": "temperature_last"}},
-    },
-}
-EDITING = {
-    "logit_bias": {7: 1000.0},
-    "min_tokens": 1,
-    "all_stop_token_ids": {9},
-    "structured_outputs": "a grammar",
-}
-"""An edit of vLLM's own."""
+ASKED = (
+    ({"temperature": 0.7, "top_k": 6, "top_p": 0.9}, {}),
+    ({"temperature": 1.3, "min_p": 0.05}, {"filter_order": "joint"}),
+    ({"temperature": 0.0}, {}),
+    ({}, {}),
+    ({"temperature": 2.5, "top_k": 12, "min_p": 0.1}, {"filter_order": "temperature_last"}),
+    ({"temperature": 2.0}, {"top_n_sigma": 1.0, "typical_p": 0.7}),
+    ({"top_p": 0.8}, {"epsilon_cutoff": 0.05, "p_less": 1}),
+    ({"temperature": 1.5}, {"xtc_probability": 0.7, "xtc_threshold": 0.05}),
+)
+"""Parameters of seeded requests, by names that vLLM and tokendraw share, and their rules."""
+FLOORS = ("top_n_sigma", "epsilon_cutoff", "p_less")
 
 
-def expected_of(slot):
-    """The probabilities of a request; the filters of the last one are those at temperature 1, as in llama.cpp."""
-    kind = {name: value for name, value in KINDS[slot].items() if name != "extra_args"}
-    if slot < 5:
-        return filtered_probabilities(LOGITS, **kind)
-    kept = torch.as_tensor(filtered_probabilities(LOGITS, **kind | {"temperature": 1.0}) > 0, device=DEVICE)
-    return filtered_probabilities(LOGITS.masked_fill(~kept, -float("inf")), temperature=2.5)
+def with_requests(engine):
+    """The engine with these requests behind their prompts, and tokendraw's sampler alone with their parameters."""
+    for slot, (asked, rules) in enumerate(ASKED):
+        engine.start(slot, PROMPT, seed=slot, **asked, extra_args={"tokendraw": rules})
+
+    def metadata(slots):
+        params = []
+        for slot in slots:
+            asked, rules = ASKED[slot]
+            floors = {name: value for name, value in rules.items() if name in FLOORS}
+            others = {name: value for name, value in rules.items() if name not in FLOORS}
+            params.append(tokendraw.SamplingParams(seed=slot, **asked, **others, filters=floors or None))
+        positions = [len(engine.tokens[slot]) - 1 for slot in slots]
+        return tokendraw.SamplingMetadata.from_params(params, positions=positions, device=DEVICE)
+
+    return engine, tokendraw.load_sampler(device=DEVICE), metadata
 
 
-@pytest.mark.parametrize("editing", [False, True], ids=["raw logits", "edited logits"])
-@pytest.mark.parametrize("ours", [True, False], ids=["ours", "vLLM's own"])
-def test_every_row_is_drawn_from_its_distribution(ours, editing):
-    """vLLM knows no filter order."""
-    engine, at_once, slots = (
-        Engine(V),
-        200,
-        [2, 4, 0, 3, 1, *([5] if ours else []), *([7] if editing else [])],
+@pytest.mark.parametrize("beside_edits", [False, True], ids=["raw logits", "edited logits"])
+def test_rows_draw_what_tokendraw_draws_for_them_by_seed_and_position(beside_edits):
+    """Also behind the edits of vLLM, which divides all rows by their temperatures then, and drops tokens by min-p."""
+    engine, native, metadata = with_requests(Engine(V, 9, dtype=torch.bfloat16))
+    engine.start(
+        8, logit_bias={7: 1000.0}, min_tokens=90, all_stop_token_ids={9}, structured_outputs="a grammar"
     )
-    if not ours:
-        engine.leave_to_vllm()
-    for slot in slots:
-        engine.start(slot, **(EDITING if slot == 7 else KINDS[slot]))
-    result = []
-    for start in range(0, DRAWS, at_once):
-        places = np.repeat(np.arange(start, start + at_once), len(slots)).tolist()
-        result += tokens(engine.step(batch(len(slots) * at_once), slots * at_once, places))
-    result = np.array(result).reshape(DRAWS, len(slots))
-    for place, slot in enumerate(slots):
-        drawn = np.ascontiguousarray(result[:, place])
-        if slot in (4, 7):
-            assert set(drawn) == {int(LOGITS.argmax()) if slot == 4 else 7}
-        else:
-            assert chi_square(drawn, expected_of(slot)) > FALSE_ALARM, slot
+    for step in range(9):
+        slots = ([0, 1, 2, 3, 4, 5, 6, 7], [5, 3, 1], [2, 7, 4, 0])[step % 3]
+        logits = model_logits(len(slots) + beside_edits, step)
+        expected = native.sample(logits[: len(slots)], metadata(slots)).token_ids.tolist()
+        assert engine.decode(logits, [*slots, *[8] * beside_edits]) == expected + [7] * beside_edits
+
+
+@pytest.mark.parametrize("mode", ["coupled", "rejection", "block"])
+def test_drafts_are_verified_as_by_tokendraw_alone(mode):
+    method, slots, lengths = "block" if mode == "block" else "standard", list(range(len(ASKED))), set()
+    made = DraftingEngine(V, 3, method=method, drawn=mode != "coupled", dtype=torch.bfloat16)
+    engine, native, metadata = with_requests(made)
+    engine.decode(model_logits(len(slots), 99), slots)  # vLLM drops drafts of the step after a prompt
+    temperature = torch.tensor([asked.get("temperature", 1.0) or 1.0 for asked, _ in ASKED], device=DEVICE)
+    for step in range(6):
+        logits = model_logits(4 * len(slots), step)
+        drafts = logits.float().argmax(1).view(-1, 4)[:, :3].tolist()
+        kept = probs = None
+        if mode != "coupled":
+            kept = torch.randn(8, 3, V, generator=torch.Generator().manual_seed(step)).to(DEVICE)
+            probs = (kept / temperature[:, None, None]).softmax(-1).view(-1, V)
+        given = tokendraw.Drafts.from_lists(drafts, draft_probs=probs, device=DEVICE)
+        output = native.verify(logits, given, metadata(slots), mode=mode)
+        counts = (output.num_accepted + 1).tolist()
+        expected = [row[:count] for row, count in zip(output.token_ids.tolist(), counts, strict=True)]
+        assert engine.verify(logits, slots, drafts, kept) == expected
+        lengths.update(counts)
+    assert lengths == {1, 2, 3, 4}
 
 
 @pytest.mark.skipif(not ON_GPU, reason="test_vllm_v2_warmup.py counts kernels on a CPU")
@@ -197,7 +208,7 @@ def test_scores_equal_those_of_vllms_kernels(scored, kind, num_best, num_own, re
     state = LogprobTokenIdsState(9, DEVICE)
     for slot, ids in {1: range(num_own), 4: [7, 7, 0][:num_own], 2: [], 8: range(3, 5)}.items():
         lists = [token % V for token in ids]
-        state.add_request(slot, vllm_v2_sources.Parameters(logprob_token_ids=lists))
+        state.add_request(slot, Parameters(logprob_token_ids=lists))
     state.apply_staged_writes()
     mapping = torch.tensor([4, 1, 2, 2, 8, 4, 1], dtype=torch.int32, device=DEVICE)
     bounds = [0, 3, 7] if num_best else torch.tensor([0, 3, 7], device=DEVICE)
@@ -345,29 +356,6 @@ def test_a_verification_is_edited_as_vllm_s_kernels_do_it_draft_by_draft():
     assert max(map(len, emitted)) > 1
 
 
-# vLLM's residual of drawn drafts calls a function of the device, which the interpreter lacks
-@pytest.mark.parametrize("drawn", [False, True] if ON_GPU else [False])
-def test_greedy_requests_with_edits_emit_what_vllm_s_own_emit_with_drafts_and_without(drawn):
-    texts = []
-    for engine in with_and_without(lambda: DraftingEngine(V, 3, dtype=torch.bfloat16)):
-        for slot, edits in REQUESTS.items():
-            engine.start(slot, PROMPT, temperature=0.0, **edits)
-        engine.start(7, PROMPT, seed=1)
-        greedy, emitted = list(range(7)), [engine.decode(model_logits(8, 99), list(range(8)))[:7]]
-        generator = torch.Generator().manual_seed(3)
-        draft_logits = torch.randn(8, 3, V, generator=generator).to(DEVICE) if drawn else None
-        for step in range(4):
-            logits = model_logits(8 * 4, step)
-            best = logits.float().argmax(1).view(8, 4).tolist()
-            drafts = [row[:2] if step % 2 else [*row[:2], 5] for row in best[:7]] + [[1, 2]]
-            count = sum(len(each) + 1 for each in drafts)
-            emitted.append(engine.verify(logits[:count], [*greedy, 7], drafts, draft_logits)[:7])
-            emitted.append(engine.decode(model_logits(7, 50 + step), greedy))
-        texts.append(emitted)
-    assert texts[0] == texts[1]
-    assert max(len(each) for each in texts[0][1]) > 1
-
-
 # Draws of drafts.
 
 
@@ -376,7 +364,6 @@ def draw_drafts(monkeypatch):
     """vLLM's draw of drafts, and tokendraw's in its place."""
     from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample
 
-    import tokendraw
     from tokendraw_vllm import _v2_draft_kernels, _v2_drafts
     from tokendraw_vllm._replacement import Replacement
 
@@ -414,10 +401,11 @@ def test_kept_logits_and_greedy_drafts_are_vllms(draw_drafts, dtype, steps):
     assert mine[0] == int(logits[0].float().argmax())
 
 
-def test_drafts_are_drawn_at_the_temperature_alone(draw_drafts):
-    found, _ = drafted(draw_drafts[1], batch(DRAWS), [3] * DRAWS, [1.6] * 8, 0)
-    expected = filtered_probabilities(LOGITS, temperature=1.6)
-    assert chi_square(np.array(found), expected) > FALSE_ALARM
-    later, _ = drafted(draw_drafts[1], batch(DRAWS), [3] * DRAWS, [1.6] * 8, 1)
-    assert chi_square(np.array(later), expected) > FALSE_ALARM
-    assert found != later
+def test_drafts_are_drawn_at_the_temperature_alone_by_seed_position_and_step(draw_drafts):
+    for step in (0, 1):
+        positions = torch.arange(DRAWS, device=DEVICE) + (step << 32)
+        column = torch.full((DRAWS,), 3, device=DEVICE)
+        metadata = tokendraw.SamplingMetadata(temperature=column * 0 + 1.6, seed=column, positions=positions)
+        found, _ = drafted(draw_drafts[1], batch(DRAWS), [3] * DRAWS, [1.6] * 8, step)
+        native = tokendraw.load_sampler(device=DEVICE)
+        assert found == native.draft(batch(DRAWS), metadata).token_ids.tolist()

@@ -4,7 +4,6 @@ test_vllm_v2_itself.py compares the values with those of vLLM's kernels.
 """
 
 import importlib
-import random
 import sys
 from types import SimpleNamespace
 
@@ -18,12 +17,12 @@ from calling import CPU
 from tokendraw_vllm import _v2_logprobs
 from tokendraw_vllm._v2_loading import Setup
 from tokendraw_vllm._v2_logprobs import load_scorer
-from vllm_stand_in import V2Engine
+from vllm_engine import Engine
 
 V, PADDING, MOST = 40, 24, 20
 LOGITS = torch.randn(3, V + PADDING, generator=torch.Generator().manual_seed(4))[:, :V]
 TOKENS = torch.tensor([7, 0, 39])
-VLLMS, INF = "vLLM's", float("inf")
+VLLMS = "vLLM's"
 CALLERS = ("sample.sampler", "sample.prompt_logprob", "spec_decode.rejection_sampler")
 
 
@@ -40,7 +39,7 @@ def registered(vllm, monkeypatch):
 
 def loaded(mode="raw_logprobs", **changes):
     """An engine whose scorer is loaded."""
-    engine = V2Engine(V, config=config(**changes), logprobs_mode=mode)
+    engine = Engine(V, config=config(**changes), logprobs_mode=mode)
     assert engine.sampler._tokendraw.can_draw()
     return engine
 
@@ -54,61 +53,11 @@ def is_vllms(result):
     return result.cu_num_generated_tokens == VLLMS
 
 
-def requests_ids(lists, most=128):
-    """vLLM's ``LogprobTokenIdsState``; behind the ids of a request stand those of an earlier one."""
-    ids = torch.full((len(lists), most), 33, dtype=torch.int32)
-    for slot, given in enumerate(lists):
-        ids[slot, : len(given)] = torch.tensor(given, dtype=torch.int32)
-    counts = torch.tensor([len(given) for given in lists], dtype=torch.int32)
-    return SimpleNamespace(token_ids=SimpleNamespace(gpu=ids), num_token_ids=SimpleNamespace(gpu=counts))
-
-
-@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"])
-def test_rows_get_their_token_its_rank_and_the_best_or_the_ids_of_their_request(mode):
-    """Logits count as they are, filtered or not; tokens outside the vocabulary have no probability."""
-    rng, generator, engine = random.Random(mode), torch.Generator().manual_seed(3), loaded(mode)
-    engine.sampler._tokendraw = None  # what draws makes no difference
-    for _ in range(40):
-        rows, returns_logits = rng.randint(1, 5), mode.endswith("logits")
-        made = torch.randn(rows, V + PADDING, generator=generator)[:, :V]
-        logits = made.to(rng.choice([torch.float32, torch.bfloat16])).masked_fill(
-            made < rng.choice([-INF, -0.7]), -INF
-        )
-        tokens = torch.tensor([rng.choice([rng.randrange(V), -1, V + 3]) for _ in range(rows)])
-        lists = [[rng.randrange(V) for _ in range(rng.randint(0, 4))] for _ in range(6)]
-        best, most = rng.choice([(0, 0), (5, 0), (MOST, 0), (0, 4)])
-        slots, bounds = (
-            torch.tensor([rng.randrange(6) for _ in range(rows)]),
-            rng.choice([None, [0, 1], tokens]),
-        )
-        before, state = logits.clone(), requests_ids(lists)
-        call = function(rng.choice(CALLERS))
-        result = call(logits, best, tokens, bounds, state, slots, most, returns_logits)
-        assert torch.equal(logits, before)
-        ids, values = (
-            result.logprob_token_ids,
-            logits.float() if returns_logits else logits.float().log_softmax(1),
-        )
-        assert ids.dtype == result.selected_token_ranks.dtype == torch.int64
-        assert torch.equal(ids[:, 0], tokens)
-        is_inside = (tokens >= 0) & (tokens < V)
-        expected = values.gather(1, ids.clamp(0, V - 1)).masked_fill(
-            ~is_inside[:, None] & (ids == tokens[:, None]), -INF
-        )
-        if most:
-            padded = [lists[slot][:most] + [0] * (most - len(lists[slot])) for slot in slots.tolist()]
-            assert ids[:, 1:].tolist() == padded
-            for row, slot in enumerate(slots.tolist()):
-                expected[row, 1 + len(lists[slot]) :] = -INF
-                expected[row, 1 : 1 + len(lists[slot])] = values[row, lists[slot]]
-        elif best:  # equal logits may come in any order
-            assert torch.equal(logits.gather(1, ids[:, 1:]), logits.topk(best).values)
-        torch.testing.assert_close(result.logprobs, expected, rtol=1e-5, atol=1e-5)
-        ranks = (logits >= logits.gather(1, tokens.clamp(0, V - 1)[:, None])).sum(1)
-        assert torch.equal(result.selected_token_ranks[is_inside], ranks[is_inside])
-        as_list, as_tensor = result[3:]
-        assert as_list == (bounds if isinstance(bounds, list) else None)
-        assert as_tensor is (bounds if isinstance(bounds, torch.Tensor) else None)
+IDS = SimpleNamespace(
+    token_ids=SimpleNamespace(gpu=torch.ones(3, 128, dtype=torch.int32)),
+    num_token_ids=SimpleNamespace(gpu=torch.ones(3, dtype=torch.int32)),
+)
+"""vLLM's ``LogprobTokenIdsState``."""
 
 
 @pytest.mark.parametrize(
@@ -118,15 +67,16 @@ def test_rows_get_their_token_its_rank_and_the_best_or_the_ids_of_their_request(
         (LOGITS, V, TOKENS),
         (LOGITS[:0], 1, TOKENS[:0]),
         (LOGITS.to("meta"), 1, TOKENS),
-        (LOGITS, 1, TOKENS, None, requests_ids([[1]] * 3), torch.arange(3), 1),
+        (LOGITS, 1, TOKENS, None, IDS, torch.arange(3), 1),
         (LOGITS, 1, TOKENS, None, None, None, 0, True),
     ],
     ids=["above max_logprobs", "all", "no rows", "another device", "best beside ids", "another mode"],
 )
 def test_other_batches_are_vllms_and_later_ones_are_not(arguments):
     loaded()
-    assert is_vllms(function()(*arguments))
-    assert not is_vllms(function()(LOGITS, 1, TOKENS))
+    for caller in CALLERS:
+        assert is_vllms(function(caller)(*arguments))
+        assert not is_vllms(function(caller)(LOGITS, 1, TOKENS))
 
 
 @pytest.mark.parametrize("allowed", [-1, 5000])

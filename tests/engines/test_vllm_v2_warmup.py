@@ -21,7 +21,7 @@ from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from tokendraw_vllm._v2_edits import Mirror, RequestTokens, edits_of, load_processor
 from tokendraw_vllm._v2_logprobs import Scorer
 from triton_stand_ins import compilations, sampler_for
-from vllm_stand_in import DraftingEngine, V2Engine, request
+from vllm_engine import DraftingEngine, Engine, Parameters
 
 V, SLOTS, K, MOST = 300, 130, 3, 20  # more than 128 rows take kernels of their own
 EDITS = (
@@ -67,11 +67,11 @@ def started(vllm, monkeypatch, kernels, warmup_on_a_cpu):
 @pytest.mark.slow
 @each_padding
 def test_no_batch_compiles_a_kernel(started, kernels, vocab_size):
-    engine, compiled = started(lambda: V2Engine(vocab_size, slots=SLOTS, config=vllm_config()))
+    engine, compiled = started(lambda: Engine(vocab_size, slots=SLOTS, config=vllm_config()))
     assert compiled["draw_rows"] >= 8  # of two dtypes and two sizes, with filters and without
     for requests in vllm_stand_in.batches(SLOTS, {"biased": 3}):
         for slot, parameters in enumerate(requests):
-            engine.add(slot, request(**parameters))
+            engine.start(slot, **parameters)
         slots = list(range(len(requests)))
         engine.draw(vllm_stand_in.model_logits(len(slots), vocab_size), slots, slots)
         assert compilations(kernels) == compiled, requests[0]
@@ -92,7 +92,7 @@ def test_no_batch_compiles_a_kernel(started, kernels, vocab_size):
 def test_rules_that_a_variable_names_compile_nothing_in_requests(started, monkeypatch, kernels, named, more):
     """Without rules 18 kernels: of two dtypes, two sizes, with filters and without."""
     monkeypatch.setenv("TOKENDRAW_WARMUP_RULES", named)
-    engine, compiled = started(lambda: V2Engine(320, slots=SLOTS, config=vllm_config()))
+    engine, compiled = started(lambda: Engine(320, slots=SLOTS, config=vllm_config()))
     assert sum(compiled.values()) == 18 + more
     values = {
         "typical_p": 0.5,
@@ -107,7 +107,7 @@ def test_rules_that_a_variable_names_compile_nothing_in_requests(started, monkey
     for rules, biased, fields in product(kinds, (None, 3), fields_of_kinds):
         for slot in range(SLOTS):
             ask = {"tokendraw": rules} if slot % 2 == 0 else None
-            engine.sampler.add_request(slot, request(**fields, biased=biased, extra_args=ask))
+            engine.sampler.add_request(slot, Parameters(**fields, biased=biased, extra_args=ask))
         engine.sampler.sampling_states.apply_staged_writes()
         for rows in (1, 5, SLOTS):
             engine.draw(vllm_stand_in.model_logits(rows, 320), list(range(rows)), [3] * rows)
@@ -130,7 +130,7 @@ def test_no_request_with_edits_compiles_a_kernel(kernels, monkeypatch):
         for slot, edits in enumerate(EDITS):
             if not together:
                 mirror = Mirror(8, 128, V, CPU, 1)
-            mirror.add(slot, edits_of(request(**edits)), RequestTokens(slot, 2, [1, 2, 3]))
+            mirror.add(slot, edits_of(Parameters(**edits)), RequestTokens(slot, 2, [1, 2, 3]))
             rows = mirror.rows(torch.arange(8).numpy())
             processor.process(torch.zeros(len(rows.places), V), mirror.requests, rows.mirror)
             mirror.requests.append(rows.mirror, rows.mirror)
@@ -155,14 +155,16 @@ def test_no_draft_and_no_verification_compiles_a_kernel(started, monkeypatch, ke
     kinds = [[kind] for kind in vllm_stand_in.KERNEL_REQUESTS if kind.get("temperature") != 0.0]
     for kind in [*kinds, [*vllm_stand_in.KERNEL_REQUESTS]]:
         for slot in range(SLOTS):
-            engine.add(slot, request(**{"seed": slot} | kind[slot % len(kind)]))
+            engine.start(slot, **{"seed": slot} | kind[slot % len(kind)])
         for count, drafts in ((1, [[1]]), (1, [[1, 2, 3]]), (8, [[1], []]), (SLOTS, [[1, 2, 3]])):
             ids = (drafts * SLOTS)[:count]
             rows = vllm_stand_in.model_logits(sum(len(each) + 1 for each in ids), vocab_size)
-            engine.verify(rows, list(range(count)), ids, positions=[3] * count, draft_logits=kept)
+            engine.rejection_sampler(rows, engine.drafted(list(range(count)), ids), kept)
             assert compilations(kernels) == compiled, (kind, count, drafts)
         for rows in (1, 5, SLOTS) if drawn else ():
-            engine.draft(vllm_stand_in.model_logits(rows, vocab_size), list(range(rows)), [3] * rows, 0, kept)
+            vllm_stand_in.draft(
+                engine, vllm_stand_in.model_logits(rows, vocab_size), list(range(rows)), [3] * rows, 0, kept
+            )
             assert compilations(kernels) == compiled, rows
     assert engine.sampler._tokendraw._replacement.verifies
     assert engine.sampler._tokendraw._replacement.draws_drafts == drawn
@@ -230,9 +232,9 @@ def loads(vllm, monkeypatch):
 )
 def test_making_a_sampler_waits_for_nothing_and_its_first_step_does(loads, params, token):
     """A greedy step too: CUDA graphs are captured after it."""
-    engine, logits, done = V2Engine(V), torch.zeros(1, V), []
+    engine, logits, done = Engine(V), torch.zeros(1, V), []
     logits[0, 7] = 9.0
-    engine.add(0, request(**params))
+    engine.start(0, **params)
     call = threading.Thread(target=lambda: done.append(engine.draw(logits, [0], [3])))
     call.start()
     call.join(timeout=0.2)

@@ -1,5 +1,9 @@
-"""Tables in text files: calls as a caller writes them, and below each what it returns, or its error with every word."""
+"""Tables in text files: calls as a caller writes them, and below each, indented, what it returns or leads to.
 
+A :class:`Table` is compared as a whole, with every word of an error; :func:`pairs` makes a test of each call.
+"""
+
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +15,7 @@ def outcome_of(call: str, names: dict[str, Any]) -> str:
     """Return what an expression returns, or the type and the message of what it raises."""
     try:
         return repr(eval(call, names))
-    except (ValueError, PluginError, SamplerUnavailableError) as error:
+    except (ValueError, ImportError, PluginError, SamplerUnavailableError) as error:
         return f"{type(error).__name__}: {error}"
 
 
@@ -36,3 +40,20 @@ class Table:
                 if line and not line.startswith("#"):
                     lines.append(f"    {outcome_of(line, names())}")
         return "\n".join([*lines, ""])
+
+
+def pairs(path: Path) -> list[tuple[str, str]]:
+    """Read a table: each call on a line, indented below it what it leads to. Lines with # are for readers."""
+    found: list[tuple[str, list[str]]] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line[:4] == "    ":
+            found[-1][1].append(line[4:])
+        elif line and line[0] != "#":
+            found.append((line, []))
+    assert all(below for _, below in found), path
+    return [(call, "\n".join(below)) for call, below in found]
+
+
+def agree(said: str, found: str) -> bool:
+    """Whether a text is as a table says it, in which three dots stand for any text."""
+    return said == found or bool(re.fullmatch(".*".join(map(re.escape, said.split("..."))), found, re.DOTALL))

@@ -124,15 +124,14 @@ def _by_v1(patch: pytest.MonkeyPatch, rank: int, settings: dict[int, dict[str, A
 
 
 def _by_v2(patch: pytest.MonkeyPatch, rank: int, settings: dict[int, dict[str, Any]]) -> list[Any]:
-    from vllm_stand_in import V2Engine, request
+    from vllm_engine import Engine
 
     def draw() -> list[int]:
         return engine.draw(LOGITS.clone(), [0, 1], [3, 3])
 
-    engine = V2Engine(V)
+    engine = Engine(V)
     for slot in range(2):
-        engine.sampler.add_request(slot, request(seed=slot, top_k=1))
-    engine.sampler.sampling_states.apply_staged_writes()
+        engine.start(slot, seed=slot, top_k=1)
     return twice(draw, lambda: engine.sampler._tokendraw._replacement, patch, settings.get(rank))
 
 

@@ -6,10 +6,7 @@ and of the edits a bias of one token, so that a test sees what the adapter leave
 """
 
 import sys
-from collections.abc import Sequence
-from types import SimpleNamespace
 
-import numpy as np
 import torch
 
 import tokendraw
@@ -83,17 +80,36 @@ REQUESTS = """
     from vllm.v1.worker.gpu.sample.states import Column
 
     class RequestState:
-        # has the request "3" in slot 3
         def __init__(
             self, max_num_reqs, max_model_len, max_num_batched_tokens, num_speculative_steps, vocab_size, device
         ):
-            self.max_model_len = max_model_len
+            self.max_model_len, self.free_indices = max_model_len, list(range(max_num_reqs))
             self.all_token_ids = Column((max_num_reqs, max_model_len), torch.int32)
-            self.total_len = Column(max_num_reqs, torch.int32)
-            self.req_id_to_index, self.index_to_req_id = {}, {}
+            self.total_len = self.num_computed_tokens = Column(max_num_reqs, torch.int32)
+            self.req_id_to_index, self.index_to_req_id, self.last_sampled_tokens = {}, {}, None
 
         def add_request(self, req_id, prompt_len, all_token_ids, num_computed_tokens, max_tokens):
-            self.req_id_to_index[req_id], self.index_to_req_id[int(req_id)] = int(req_id), req_id
+            slot = self.req_id_to_index[req_id] = self.free_indices.pop()
+            self.index_to_req_id[slot], self.total_len.gpu[slot] = req_id, len(all_token_ids)
+            self.all_token_ids.gpu[slot, : len(all_token_ids)] = torch.tensor(all_token_ids)
+
+        def apply_staged_writes(self):
+            pass
+
+        def remove_request(self, req_id):
+            slot = self.req_id_to_index.pop(req_id)
+            del self.index_to_req_id[slot]
+            self.free_indices.append(slot)
+"""
+BATCHES = """
+    def post_update(
+        slots, num_computed_tokens, last_sampled_tokens, counts, sampled, num_sampled, num_rejected, query_start,
+        all_token_ids, total_len,
+    ):
+        for slot, row, count in zip(slots.tolist(), sampled, num_sampled.tolist(), strict=True):
+            start = int(total_len[slot])
+            all_token_ids[slot, start : start + count] = row[:count]
+            total_len[slot] += count
 """
 EDITS = {
     "penalties": """
@@ -151,6 +167,8 @@ LOGPROBS = """
 """The ids, log-probabilities and ranks of vLLM's stand-in are 0, and the bounds are its name."""
 PROMPTS = "from vllm.v1.worker.gpu.sample.logprob import compute_topk_scores"
 V2 = """
+    from types import SimpleNamespace
+
     import numpy as np
     import torch
     from vllm.v1.worker.gpu.sample.bad_words import BadWordsState
@@ -170,6 +188,7 @@ V2 = """
             self.needs_logits_processing = np.zeros(max_num_reqs, dtype=bool)
             self.logits_processors = [LogitBiasState(), PenaltiesState(), BadWordsState()]
             self.num_speculative_tokens = num_speculative_tokens
+            self.penalties_state = SimpleNamespace(output_bin_counts=None)
             self.bias = torch.zeros(max_num_reqs, vocab_size)
 
         def add_request(self, req_idx, sampling_params):
@@ -181,6 +200,20 @@ V2 = """
                 self.bias[req_idx, sampling_params.biased] = 1000.0
                 needs = True
             self.needs_logits_processing[req_idx] = needs
+
+        def apply_staged_writes(self):
+            self.sampling_states.apply_staged_writes()
+
+        def __call__(self, logits, rows):
+            before = logits.clone()
+            ids, self.processed = self.sample(
+                logits, rows.expanded_idx_mapping, rows.idx_mapping, rows.idx_mapping_np, rows.positions,
+                rows.input_ids, rows.expanded_local_pos, rows.seq_lens_cpu_upper_bound.numpy(),
+                self.get_logprobs_dims(rows.idx_mapping_np) is not None,
+            )
+            assert torch.equal(logits, before), "the logits were modified"
+            assert ids.dtype == torch.int64
+            return SimpleNamespace(sampled_token_ids=ids[:, None], num_sampled=torch.ones_like(ids))
 
         def get_logprobs_dims(self, idx_mapping_np, include_token_ids=True):
             return (1, 0) if self.sampling_states.has_logprobs[idx_mapping_np].any() else None
@@ -211,6 +244,8 @@ V2 = """
             return super()._sample_random(*arguments)
 """
 REJECTION = """
+    from types import SimpleNamespace
+
     import torch
     from vllm.v1.worker.gpu.sample.logprob import compute_topk_scores
 
@@ -222,6 +257,17 @@ REJECTION = """
             self.use_block_verification = method == "block"
             self.synthetic_conditional_rates = torch.ones(1) if method == "synthetic" else None
             self.fly_window_size = 2 if method == "fly" else 0
+
+        def __call__(self, logits, rows, draft_logits=None):
+            before = logits.clone()
+            self.sampler.processed, sampled, num_sampled = self._verify(
+                logits, draft_logits, rows.input_ids, rows.positions, rows.cu_num_logits, rows.idx_mapping,
+                rows.idx_mapping_np, rows.expanded_idx_mapping, rows.expanded_local_pos,
+                rows.seq_lens_cpu_upper_bound.numpy(), rows.input_ids,
+            )
+            assert torch.equal(logits, before), "the logits were modified"
+            assert (sampled.dtype, num_sampled.dtype) == (torch.int64, torch.int32)
+            return SimpleNamespace(sampled_token_ids=sampled, num_sampled=num_sampled)
 
         def _verify(
             self, logits, draft_logits, draft_sampled, pos, cu_num_logits, idx_mapping, idx_mapping_np,
@@ -263,6 +309,7 @@ MODULES = {
     "vllm.v1.sample.ops.topk_topp_sampler": V1,
     "vllm.v1.engine.input_processor": INPUTS,
     "vllm.v1.worker.gpu.states": REQUESTS,
+    "vllm.v1.worker.gpu.input_batch": BATCHES,
     "vllm.v1.worker.gpu.sample.states": STATES,
     **{f"vllm.v1.worker.gpu.sample.{name}": source for name, source in EDITS.items()},
     "vllm.v1.outputs": OUTPUTS,
@@ -284,113 +331,10 @@ def forget() -> None:
     _v2_logprobs._scorers.clear()
 
 
-DEFAULTS = {
-    "temperature": 1.0,
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "seed": None,
-    "repetition_penalty": 1.0,
-    "frequency_penalty": 0.0,
-    "presence_penalty": 0.0,
-    "logit_bias": None,
-    "allowed_token_ids": None,
-    "bad_words_token_ids": None,
-    "structured_outputs": None,
-    "min_tokens": 0,
-    "all_stop_token_ids": set(),
-    "logprobs": None,
-    "extra_args": None,
-    "biased": None,
-}
-"""What a request of vLLM says by default, and a token that an edit of vLLM's own makes certain."""
-
-
-def request(**fields):
-    """Parameters of a request by vLLM's names, as far as the stand-in knows them."""
-    return SimpleNamespace(**DEFAULTS | fields)
-
-
 def v1_sampler(**options):
     from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
 
     return TopKTopPSampler(**options)
-
-
-class V2Engine:
-    """A V2 sampler with its requests: ``draw`` draws rows, ``step`` the next tokens of requests.
-
-    ``processed`` are the logits that vLLM reads after a step.
-    """
-
-    def __init__(
-        self, vocab_size: int, *, kind: str = "Sampler", slots: int = 8, config=None, **options
-    ) -> None:
-        from vllm.v1.worker.gpu.sample import sampler
-        from vllm.v1.worker.gpu.states import RequestState
-
-        device = torch.device("cpu")
-        self.states = RequestState(slots, 128, slots, 0, vocab_size, device)
-        self.sampler = getattr(sampler, kind)(config, slots, vocab_size, device, self.states, **options)
-        self.tokens: dict[int, list[int]] = {}
-
-    def add(
-        self, slot: int, parameters: SimpleNamespace, prompt: Sequence[int] = (1,), output: Sequence[int] = ()
-    ) -> None:
-        self.tokens[slot] = [*prompt, *output]
-        self._count(slot)
-        self.states.add_request(str(slot), len(prompt), [*self.tokens[slot]], 0, 100)
-        self.sampler.add_request(slot, parameters)
-        self.sampler.sampling_states.apply_staged_writes()
-
-    def remove(self, slot: int) -> None:
-        del self.tokens[slot], self.states.req_id_to_index[str(slot)], self.states.index_to_req_id[slot]
-
-    def step(
-        self, logits: torch.Tensor, slots: list[int], prefilled: dict[int, int] | None = None
-    ) -> list[int]:
-        """Draw the next token of requests.
-
-        :param prefilled: by slot, the number of tokens that the model has seen of a prompt that it has not seen whole.
-        """
-        seen = [(prefilled or {}).get(slot, len(self.tokens[slot])) for slot in slots]
-        fed = [self.tokens[slot][length - 1] for slot, length in zip(slots, seen, strict=True)]
-        ids = self.draw(logits, slots, [length - 1 for length in seen], fed, np.array(seen, dtype=np.int32))
-        for slot, length, token in zip(slots, seen, ids, strict=True):
-            if length == len(self.tokens[slot]):
-                self.tokens[slot].append(token)
-                self._count(slot)
-        return ids
-
-    def _count(self, slot: int) -> None:
-        tokens = self.tokens[slot]
-        self.states.all_token_ids.gpu[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
-        self.states.total_len.gpu[slot] = len(tokens)
-
-    def draw(
-        self,
-        logits: torch.Tensor,
-        slots: list[int],
-        positions: list[int],
-        fed: Sequence[int] = (),
-        lengths: np.ndarray | None = None,
-    ) -> list[int]:
-        mapping = torch.tensor(slots)
-        before = logits.clone()
-        given = (
-            mapping,
-            mapping,
-            np.array(slots),
-            torch.tensor(positions),
-            torch.tensor(fed, dtype=torch.int32),
-        )
-        needs_logprobs = self.sampler.get_logprobs_dims(np.array(slots)) is not None
-        ids, self.processed = self.sampler.sample(
-            logits, *given, torch.zeros(len(slots), dtype=torch.int32), lengths, needs_logprobs
-        )
-        assert torch.equal(logits, before), "the logits were modified"
-        assert ids.dtype == torch.int64
-        return ids.tolist()
 
 
 def keep_logits(rows):
@@ -401,98 +345,22 @@ def keep_logits(rows):
     return slots.clamp(min=0), rows.positions + (steps << 32)
 
 
-class DraftingEngine(V2Engine):
-    """A V2 sampler with a rejection sampler: ``verify`` is a step with drafts."""
+def draft(engine, logits, slots, positions, step, cache, **options) -> list[int]:
+    """Draw a draft in each row as vLLM's speculators do, from the parameters of an engine's requests.
 
-    def __init__(
-        self,
-        vocab_size: int,
-        most: int,
-        *,
-        method: str = "standard",
-        drawn: bool = False,
-        dtype: torch.dtype = torch.float32,
-        **options,
-    ) -> None:
-        from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
+    :param slots: -1 for padding.
+    :param options: by names of vLLM's ``gumbel_sample``.
+    """
+    from vllm.v1.worker.gpu.spec_decode import speculator
 
-        speculative = SimpleNamespace(
-            num_speculative_tokens=most,
-            rejection_sample_method=method,
-            draft_sample_method="probabilistic" if drawn else "greedy",
-        )
-        config = SimpleNamespace(speculative_config=speculative, model_config=SimpleNamespace(dtype=dtype))
-        super().__init__(vocab_size, config=config, num_speculative_tokens=most + 1, **options)
-        self.rejection_sampler = RejectionSampler(self.sampler, speculative, CPU)
-
-    def draft(
-        self,
-        logits: torch.Tensor,
-        slots: list[int],
-        positions: list[int],
-        step: int,
-        cache: torch.Tensor,
-        **options,
-    ) -> list[int]:
-        """Draw a draft in each row as vLLM's speculators do, from the parameters of the requests.
-
-        :param slots: -1 for padding.
-        :param options: by names of vLLM's ``gumbel_sample``.
-        """
-        from vllm.v1.worker.gpu.spec_decode import speculator
-
-        states = self.sampler.sampling_states
-        given = torch.tensor(slots), states.temperature.gpu, states.seeds.gpu, torch.tensor(positions)
-        named = {"apply_temperature": True, "is_drafting": True, "logits_cache": cache, "use_fp64": False}
-        ids = speculator.gumbel_sample(
-            logits, *given, **{**named, "logits_cache_col": torch.tensor(step)} | options
-        )
-        assert ids.dtype == torch.int64
-        return ids.tolist()
-
-    def verify(
-        self,
-        logits: torch.Tensor,
-        slots: list[int],
-        drafts: list[list[int]],
-        *,
-        positions: list[int] | None = None,
-        draft_logits: torch.Tensor | None = None,
-    ) -> list[list[int]]:
-        """Verify drafts of requests, which emit up to K + 1 tokens each; ``processed`` are the logits that vLLM reads.
-
-        :param logits: rows of request after request, a row for each draft and one more.
-        :param positions: of the first row of each request; None: its last token, and what it emits is appended.
-        """
-        counts = torch.tensor([len(each) + 1 for each in drafts])
-        first = positions or [len(self.tokens[slot]) - 1 for slot in slots]
-        request = torch.arange(len(slots)).repeat_interleave(counts)
-        offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
-        step = torch.arange(len(logits)) - offsets[request]
-        fed = [[self.tokens[slot][-1], *each] for slot, each in zip(slots, drafts, strict=True)]
-        ids = torch.tensor([token for each in fed for token in each], dtype=torch.int32)
-        mapping, before = torch.tensor(slots), logits.clone()
-        self.processed, sampled, num_sampled = self.rejection_sampler._verify(
-            logits,
-            draft_logits,
-            ids,
-            torch.tensor(first)[request] + step,
-            offsets,
-            mapping,
-            np.array(slots),
-            mapping[request],
-            step.to(torch.int32),
-            np.array(first, dtype=np.int32) + 1,
-            ids,
-        )
-        assert torch.equal(logits, before), "the logits were modified"
-        assert (sampled.dtype, num_sampled.dtype) == (torch.int64, torch.int32)
-        emitted = [row[:count] for row, count in zip(sampled.tolist(), num_sampled.tolist(), strict=True)]
-        if positions is None:
-            for slot, tokens in zip(slots, emitted, strict=True):
-                self.tokens[slot] += tokens
-                self._count(slot)
-        return emitted
+    states = engine.sampler.sampling_states
+    given = torch.tensor(slots), states.temperature.gpu, states.seeds.gpu, torch.tensor(positions)
+    named = {"apply_temperature": True, "is_drafting": True, "logits_cache": cache, "use_fp64": False}
+    ids = speculator.gumbel_sample(
+        logits, *given, **named | {"logits_cache_col": torch.tensor(step)} | options
+    )
+    assert ids.dtype == torch.int64
+    return ids.tolist()
 
 
 # Kernels of triton-gumbel under the V2 sampler, which compile and launch nothing.

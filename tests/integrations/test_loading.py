@@ -9,13 +9,10 @@ pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transforme
 
 import tokendraw
 from fake_dists import faulty
-from goodness_of_fit import SAMPLE
-from tokendraw import Need, SamplerFallbackWarning, SamplerUnavailableError, SamplingMetadata, SamplingParams
-from tokendraw_testing import reference
-from tokendraw_testing.cases.telling import POSITION, telling_rows
+from tokendraw import Need, SamplerFallbackWarning, SamplerUnavailableError, SamplingMetadata
 from tokendraw_transformers import _loading
 from tokendraw_transformers._loading import load_sampler
-from transformers_models import constant_model, draw, model_of, prompts
+from transformers_models import draw, model_of, prompts
 
 CPU = torch.device("cpu")
 
@@ -111,16 +108,3 @@ def test_a_step_lays_out_no_batch(monkeypatch):
         draw(model_of("llama"), prompts(2), seeds=[1, 2], max_new_tokens=steps)
         counts.append(len(made))
     assert counts[0] == counts[1]
-
-
-@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
-def test_a_loaded_sampler_keeps_its_noise(dtype):
-    row = next(telling_rows(*SAMPLE))
-    sampler = tokendraw.load_sampler("native", device="cpu", need=Need(gumbel_dtype=dtype))
-    prompt = torch.ones(1, POSITION + 1, dtype=torch.int64)
-    options = {"seeds": [row.seed], "max_new_tokens": 1, "sampler": sampler}
-    samplers = draw(constant_model(row.logits), prompt, **options)[0, -1].item()
-    prepared = reference.prepare(row.logits, SamplingParams())
-    tokens = {each: reference.draw(prepared, row.seed, POSITION, each)[0] for each in ("fp32", "fp64")}
-    assert tokens["fp32"] != tokens["fp64"]
-    assert samplers == tokens[dtype]

@@ -9,7 +9,6 @@ from transformers import (
     EpsilonLogitsWarper,
     EtaLogitsWarper,
     LogitNormalization,
-    LogitsProcessorList,
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
@@ -108,15 +107,6 @@ def test_tokens_are_drawn_by_the_probabilities_that_transformers_own_warpers_lea
     assert theirs.isinf().any() or name == "temperature"
 
 
-@pytest.mark.parametrize("name", ["top-p and min-p", "all"])
-def test_the_settings_distinguish_the_orders_of_min_p_and_top_p(name):
-    """tokendraw's order, min-p before top-p, keeps other tokens in some of the rows above."""
-    model, ids, settings = model_of("qwen2", V), prompts(200, vocab_size=V), dict(SETTINGS[name])
-    first, last = MinPLogitsWarper(settings.pop("min_p")), TopPLogitsWarper(settings.pop("top_p"))
-    before = model.generate(ids, do_sample=True, **settings, **RECORD).scores[0]
-    assert not torch.equal(last(ids, first(ids, before)), first(ids, last(ids, before)))
-
-
 # The table of differences in the README.
 
 
@@ -146,32 +136,3 @@ def test_ties_at_the_edge_are_kept_in_both_by_top_k_and_only_here_by_top_p():
     assert kept_here(logits, top_k=2).sum() == kept_there(TopKLogitsWarper(2), logits).sum() == 5
     assert kept_here(logits, top_p=0.5).sum() == 5
     assert kept_there(TopPLogitsWarper(0.5), logits).sum() == 3
-
-
-RULES = {
-    "epsilon": (EpsilonLogitsWarper(0.004), {"filters": {"epsilon_cutoff": 0.004}}),
-    "eta": (EtaLogitsWarper(0.02), {"filters": {"eta_cutoff": 0.02}}),
-    "typical-p": (TypicalLogitsWarper(0.7), {"typical_p": 0.7}),
-    "top-k 50": (TopKLogitsWarper(50), {"top_k": 50}),
-    **{f"top-p {p}": (TopPLogitsWarper(p), {"top_p": p}) for p in (0.5, 0.9, 0.99)},
-    **{f"min-p {m}": (MinPLogitsWarper(m), {"min_p": m}) for m in (0.5, 0.1, 0.01)},
-}
-
-
-@pytest.mark.parametrize(("warper", "params"), RULES.values(), ids=RULES)
-def test_rules_that_stand_alone_keep_the_same_tokens_of_rows_without_ties(warper, params):
-    logits = 2 * torch.randn(200, 5000, generator=torch.Generator().manual_seed(5))
-    logits[1, 7] = 30.0  # above every other probability
-    assert torch.equal(kept_here(logits, **params), kept_there(warper, logits))
-
-
-def test_a_generation_draws_only_what_transformers_warpers_leave():
-    model, config = model_of("llama"), {"typical_p": 0.3, "temperature": 1.5, "top_k": 5, "top_p": 0.9}
-    out = draw(
-        model, prompts(4), output_logits=True, return_dict_in_generate=True, seeds=[1, 2, 3, 4], **config
-    )
-    settings, _ = model._prepare_generation_config(None, do_sample=True, **config)
-    warpers = model._get_logits_processor(settings, logits_processor=LogitsProcessorList(), device="cpu")
-    for logits, tokens in zip(out.logits, out.sequences[:, -len(out.logits) :].T, strict=True):
-        left = warpers(None, logits.float())
-        assert torch.isfinite(left.gather(1, tokens[:, None])).all()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tokendraw
+from call_tables import pairs
 from fake_dists import (
     EVERYTHING,
     SERVED_BY_NATIVE,
@@ -18,7 +19,6 @@ from fake_dists import (
     plugin,
     serving_both,
 )
-from text_tables import pairs
 from tokendraw import (
     Drafts,
     Need,

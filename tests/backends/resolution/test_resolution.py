@@ -12,9 +12,9 @@ import pytest
 
 import fake_candidates
 import tokendraw
+from call_tables import pairs
 from fake_candidates import ALL, EVERYTHING, FLASHINFER, H100, LAPTOP, NATIVE, candidate
 from fake_dists import plugin
-from text_tables import pairs
 from tokendraw import InvalidParameterError, Need, SamplerUnavailableError, operations, resolve
 from tokendraw.backends.resolution.decide import decide
 from tokendraw.plugin import Capabilities, Host, PluginInfo, Release, Upstream, VerifyCapabilities

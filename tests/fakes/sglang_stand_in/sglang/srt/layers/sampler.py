@@ -1,4 +1,4 @@
-"""Stands in for SGLang's sampler: argmax, or a draw by a sort with its backend ``pytorch`` or ``flashinfer``."""
+"""Stands in for SGLang's sampler: argmax, or a draw without filters with its backend ``pytorch``."""
 
 import torch
 from sglang.srt.layers.logprob_processor import OutputLogprobProcessor
@@ -30,37 +30,24 @@ class Sampler(nn.Module):
         logprob_logits=None,
     ):
         logits = self._preprocess_logits(logits_output.next_token_logits, sampling_info)
-        shown = logits if logprob_logits is None else logprob_logits
+        shown = logits
         if sampling_info.is_all_greedy:
             token_ids = logits.argmax(-1)
         else:
             shown = shown if SGLANG_RETURN_ORIGINAL_LOGPROB else shown / sampling_info.temperatures
-            token_ids = self._drawn_by_sorting(
-                torch.softmax(logits / sampling_info.temperatures, -1), sampling_info
-            )
+            token_ids = self._drawn(torch.softmax(logits / sampling_info.temperatures, -1), sampling_info)
         if return_logprob:
             self.output_logprob_processor.compute_logprobs(
                 shown.log_softmax(-1), top_logprobs_nums, token_ids_logprobs, token_ids
             ).write_output_to(logits_output)
         self._sync_token_ids_across_tp(token_ids, sampling_info)
-        if sampling_info.sampling_mask_batch_indices is not None:
-            logits_output.sampling_mask_output = token_ids[sampling_info.sampling_mask_batch_indices]
         return token_ids
 
-    def _drawn_by_sorting(self, probs, info):
-        backend = get_exec().kernel.sampling_backend
-        if backend not in ("pytorch", "flashinfer"):
-            raise ValueError(f"Invalid sampling backend: {backend}")
-        if backend == "flashinfer":
-            assert info.sampling_seed is None
-        probs, order = probs.sort(dim=-1, descending=True)
-        places, before = torch.arange(probs.shape[1]), probs.cumsum(-1) - probs
-        dropped = (places >= info.top_ks[:, None]) | (before > info.top_ps[:, None])
-        dropped |= probs < probs[:, :1] * info.min_ps[:, None]
-        if info.sampling_seed is not None:
-            torch.manual_seed(int(info.sampling_seed[0]))
-        drawn = torch.multinomial(probs.masked_fill(dropped, 0.0), 1)
-        return order.gather(1, drawn).view(-1).to(torch.int32)
+    def _drawn(self, probs, info):
+        if get_exec().kernel.sampling_backend != "pytorch":
+            raise ValueError(f"Invalid sampling backend: {get_exec().kernel.sampling_backend}")
+        assert info.sampling_seed is None
+        return torch.multinomial(probs, 1).view(-1).to(torch.int32)
 
     def _sync_token_ids_across_tp(self, batch_next_token_ids, sampling_info):
         assert batch_next_token_ids.dim() == 1

@@ -1,12 +1,9 @@
-"""Stands in for SGLang's parameters of a batch: columns on the device, facts on the host, rows that come and go."""
+"""Stands in for SGLang's parameters of a batch: columns on the device, and facts on the host."""
 
 from dataclasses import dataclass, replace
 
 import torch
-from sglang.srt.runtime_context import get_exec
 from sglang.srt.sampling.sampling_params import TOP_K_ALL
-
-_COLUMNS = ("temperatures", "top_ps", "top_ks", "min_ps", "sampling_seed")
 
 
 @dataclass
@@ -31,11 +28,7 @@ class SamplingBatchInfo:
     @classmethod
     def from_schedule_batch(cls, batch, vocab_size):
         params = [request.sampling_params for request in batch.reqs]
-        seeds = None
-        if get_exec().deterministic.enable_deterministic_inference:
-            seeds = torch.tensor([42 if p.sampling_seed is None else p.sampling_seed for p in params])
         limits = [p.top_k for p in params]
-        masks = [row for row, request in enumerate(batch.reqs) if request.return_sampling_mask]
         return cls(
             temperatures=torch.tensor([p.temperature for p in params], device=batch.device).view(-1, 1),
             top_ps=torch.tensor([p.top_p for p in params], device=batch.device),
@@ -47,30 +40,16 @@ class SamplingBatchInfo:
             need_top_k_sampling=any(k != TOP_K_ALL for k in limits),
             need_min_p_sampling=any(p.min_p > 0 for p in params),
             max_top_k=max(limits) if limits and max(limits) < TOP_K_ALL else None,
-            sampling_seed=seeds,
-            sampling_mask_batch_indices=torch.tensor(masks) if masks else None,
         )
 
     def __len__(self):
         return len(self.temperatures)
 
     def filter_batch(self, keep_indices, keep_indices_device):
-        for name in _COLUMNS:
-            if getattr(self, name) is not None:
-                setattr(self, name, getattr(self, name)[keep_indices_device])
+        raise NotImplementedError
 
     def merge_batch(self, other):
-        for name in _COLUMNS:
-            ours, theirs = getattr(self, name), getattr(other, name)
-            if ours is not None and theirs is not None:
-                setattr(self, name, torch.cat([ours, theirs]))
-        self.is_all_greedy &= other.is_all_greedy
-        self.is_any_greedy |= other.is_any_greedy
-        self.need_top_p_sampling |= other.need_top_p_sampling
-        self.need_top_k_sampling |= other.need_top_k_sampling
-        self.need_min_p_sampling |= other.need_min_p_sampling
-        limits = (self.max_top_k, other.max_top_k)
-        self.max_top_k = None if None in limits else max(limits)
+        raise NotImplementedError
 
     def copy_for_forward(self):
         return replace(self)
