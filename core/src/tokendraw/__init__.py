@@ -55,25 +55,6 @@ _MODULES = (
 )
 """Public modules, which are imported when they are first asked for."""
 
-_NAMES = {
-    "tokendraw._version": "__version__",
-    "tokendraw.backends.description.capabilities": "Need",
-    "tokendraw.errors.exceptions": """
-        InvalidInputError InvalidParameterError PluginError SamplerFallbackWarning
-        SamplerUnavailableError SettingsError SettingsWarning TokendrawError TokendrawWarning
-        UntestedUpstreamWarning
-    """,
-    "tokendraw.kept_set": "KeptIds kept_ids kept_mask",
-    "tokendraw.output": "LogprobsTensors SamplerOutput ScoreOutput TokenLogprob VerifyOutput",
-    "tokendraw.parameters.batch_facts": "BatchFacts RowKinds",
-    "tokendraw.parameters.drafts": "Drafts",
-    "tokendraw.parameters.metadata": "SamplingMetadata",
-    "tokendraw.parameters.params": "SamplingParams",
-    "tokendraw.providers.load": "load load_sampler",
-    "tokendraw.providers.resolve": "discover resolve",
-    "tokendraw.providers.sampler": "Sampler",
-    "tokendraw.edits.slots": "RequestSlots",
-}
 _MOVED = {"PagedKVPlan": "tokendraw_engine_ops.paged_kv"}
 _REMOVED = {"VocabShard": "gather the logits of all ranks, and draw from whole rows"}
-__getattr__, __dir__ = lazy_names(__name__, _NAMES, _MODULES, _REMOVED, _MOVED)
+__getattr__, __dir__ = lazy_names(__name__, modules=_MODULES, removed=_REMOVED, moved_names=_MOVED)

@@ -2,46 +2,53 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType, ModuleType
+from types import CodeType, MappingProxyType, ModuleType
 from typing import Any
 
 
 def lazy_names(
     face: str,
-    names: Mapping[str, str],
+    names: Mapping[str, str] | None = None,
     modules: Sequence[str] = (),
     removed: Mapping[str, str] = MappingProxyType({}),
     moved_names: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Build ``__getattr__`` and ``__dir__`` of the module ``face`` for public names defined in other modules.
 
-    Type checkers read the same names in the module's block ``if TYPE_CHECKING``. A program may have no sources to read.
+    They are those of its block ``if TYPE_CHECKING``, and its ``__all__``.
 
-    :param names: the public names by the module that defines them, separated by blanks. They are also the ``__all__``
-        of the face.
+    :param names: the same names by the module that defines them, separated by blanks; None: read from the block.
     :param modules: submodules of a package, which are no part of its ``__all__``.
     :param removed: what to do instead, by names of the last release that are gone: these raise an ImportError that
         says so.
     :param moved_names: modules of other distributions that have the former names of the face.
     """
-    home_of = {name: module for module, listed in names.items() for name in listed.split()}
+    caller = sys._getframe(1)
+    code, bound = caller.f_code, frozenset(caller.f_globals)
+
+    @functools.cache
+    def homes() -> dict[str, str]:
+        if names is None:
+            return {name: module for name, module in _imports_of(code).items() if name not in bound}
+        return {name: module for module, listed in names.items() for name in listed.split()}
 
     def get(name: str) -> Any:
         if name in modules:
             return importlib.import_module(f"{face}.{name}")
         if name == "__all__":
-            return sorted(home_of)
+            return sorted(homes())
         if name in removed:
             raise ImportError(f"'{face}.{name}' was removed: {removed[name]}.", name=face)
         if name in moved_names:
             raise moved(f"{face}.{name}", f"{moved_names[name]}.{name}")
-        if name not in home_of:
+        if name not in homes():
             raise AttributeError(f"module {face!r} has no attribute {name!r}")
         try:
-            module = importlib.import_module(home_of[name])
+            module = importlib.import_module(homes()[name])
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
@@ -52,7 +59,20 @@ def lazy_names(
         setattr(sys.modules[face], name, value)
         return value
 
-    return get, lambda: sorted(home_of)
+    return get, lambda: sorted(homes())
+
+
+def _imports_of(code: CodeType) -> dict[str, str]:
+    """Read the module of each name that a module's code imports, run or not; a program may have no sources to read."""
+    import dis
+
+    module, homes = "", {}
+    for step in dis.get_instructions(code):
+        if step.opname == "IMPORT_NAME":
+            module = step.argval
+        elif step.opname == "IMPORT_FROM":
+            homes[step.argval] = module
+    return homes
 
 
 def moved(old: str, new: str) -> ImportError:

@@ -130,44 +130,5 @@ if TYPE_CHECKING:
     from tokendraw.parameters.fields import integer as integer
     from tokendraw.philox import numpy_is_usable as numpy_is_usable
 
-_NAMES = {
-    "tokendraw._torch.tensors": """
-        check_dense_rows check_device check_device_of check_dtype check_integers check_plain
-        check_vector first_of is_capturing misfit
-    """,
-    "tokendraw._torch.threads": "one_thread",
-    "tokendraw._torch.untraced": "untraced",
-    "tokendraw.backends.description.capabilities": """
-        Capabilities DraftKind FILTERS FILTER_ORDERS Filter FilterOrder GUMBEL_DTYPES
-        Granularity GumbelDtype Host HostCapabilities HostNeed INPUT_DTYPES LOGPROBS_MODES
-        LogprobsMode MOMENTS Moment Need Seeding TieNeed TieRule
-    """,
-    "tokendraw.backends.description.plugin_info": "API_VERSION PluginInfo Release Upstream",
-    "tokendraw.backends.description.operation": "Operation Requirement",
-    "tokendraw.backends.discovery.discover": "hookimpl",
-    "tokendraw.backends.resolution.upstream": "release_of",
-    "tokendraw.calls.call": "Call OutputCheck check_type wrong_object",
-    "tokendraw.calls.dispatch": "dispatch",
-    "tokendraw.calls.provider": "Provider",
-    "tokendraw.calls.tensor_function": "TensorFunction tensor_operation",
-    "tokendraw.errors.formatting": "printable",
-    "tokendraw.kept_set": "KeptExtremes kept_extremes threshold_between",
-    "tokendraw.logprobs": """
-        RowMasses best_token_ids least_shown log_kept_mass_by_step logprobs_by_step
-        mode_values pad_logprobs
-    """,
-    "tokendraw.edits": """
-        LogitsProcessorBackend ProcessCapabilities ProcessNeed
-    """,
-    "tokendraw.operations.records": """
-        DRAFT_KINDS SamplerBackend ScorerBackend VERIFY_MODES VerifierBackend VerifyCapabilities
-        VerifyMode
-    """,
-    "tokendraw.output": "PAD_LOGPROB PAD_TOKEN_ID",
-    "tokendraw.parameters.edits": "EDITS Edit",
-    "tokendraw.parameters.fields": "check_flag integer",
-    "tokendraw.philox": "numpy_is_usable",
-    "tokendraw.edits.tables": "EditFacts RequestTables",
-}
 _MOVED = {"Sm90W4Capabilities": "tokendraw_engine_ops.operations"}
-__getattr__, __dir__ = lazy_names(__name__, _NAMES, moved_names=_MOVED)
+__getattr__, __dir__ = lazy_names(__name__, moved_names=_MOVED)

@@ -23,13 +23,4 @@ if TYPE_CHECKING:
     from tokendraw.errors.exceptions import DuplicatePluginError as DuplicatePluginError
     from tokendraw.providers.resolve import decide as decide
 
-_NAMES = {
-    "tokendraw.backends.description.capabilities": "Host",
-    "tokendraw.backends.discovery.entry_points": "installed_version",
-    "tokendraw.backends.discovery.settings": "Settings read_settings",
-    "tokendraw.backends.machine": "detect_host",
-    "tokendraw.backends.resolution.candidate": "Candidate Choice Decision Resolution State",
-    "tokendraw.errors.exceptions": "DuplicatePluginError",
-    "tokendraw.providers.resolve": "decide",
-}
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__getattr__, __dir__ = lazy_names(__name__)

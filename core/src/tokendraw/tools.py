@@ -44,26 +44,8 @@ if TYPE_CHECKING:
     from tokendraw.providers.single_plugin import make_call as make_call
     from tokendraw.providers.single_plugin import run_call as run_call
 
-_NAMES = {
-    "tokendraw._lazy": "lazy_names",
-    "tokendraw._torch.importing": "require_torch",
-    "tokendraw._torch.threads": "num_threads",
-    "tokendraw.backends.description.plugin_info": "NAME_RULE is_name",
-    "tokendraw.backends.discovery.entry_points": "find_entry_points",
-    "tokendraw.backends.proof": "random_state_kept",
-    "tokendraw.backends.resolution.admission": "FIRST_PARTY",
-    "tokendraw.calls.negotiator": "is_out_of_memory",
-    "tokendraw.calls.tensor_function": "TensorCall difference example on_device tensors_of",
-    "tokendraw.errors.formatting": "all_of format_error format_value how_to_install nearest one_of",
-    "tokendraw.html_pages": "PageSection draw_chart require_html write_page",
-    "tokendraw.operations": "find_operation operation_names",
-    "tokendraw.providers.load": "find_device",
-    "tokendraw.providers.single_plugin": """
-        InstalledPlugin dispatch_call find_unsupported make_call run_call
-    """,
-}
 _REMOVED = dict.fromkeys(
     ("heavy_imports", "slow_start"),
     "run `python -X importtime -c 'import acme_tokendraw'` to see what a plugin imports",
 )
-__getattr__, __dir__ = _lazy.lazy_names(__name__, _NAMES, removed=_REMOVED)
+__getattr__, __dir__ = _lazy.lazy_names(__name__, removed=_REMOVED)

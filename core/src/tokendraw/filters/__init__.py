@@ -41,10 +41,4 @@ if TYPE_CHECKING:
     from tokendraw.filters.installed import installed_filters as installed_filters
     from tokendraw.filters.installed import required_moments as required_moments
 
-_NAMES = {
-    "tokendraw.errors.exceptions": "FilterError",
-    "tokendraw.filters.base": "Filter RowMoments",
-    "tokendraw.filters.floors": "MomentSum combined_floor filter_floors moments_of_sums required_sums",
-    "tokendraw.filters.installed": "InstalledFilter find_filter installed_filters required_moments",
-}
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__getattr__, __dir__ = lazy_names(__name__)
