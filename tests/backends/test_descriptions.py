@@ -14,7 +14,7 @@ from fake_candidates import H100
 from fake_dists import discovered, plugin, verdict
 from text_tables import agree, pairs
 from tokendraw import operations
-from tokendraw.backends.description.declared import rules_of
+from tokendraw.backends.declared import rules_of
 from tokendraw.backends.discovery import discover
 from tokendraw.plugin import HostCapabilities, Release
 from tokendraw.resolution import State

@@ -16,7 +16,7 @@ import tokendraw
 from fake_candidates import LAPTOP
 from fake_dists import discovered, plugin, verdict
 from tokendraw import SamplerUnavailableError
-from tokendraw.backends.description.plugin_info import NAME_RULE
+from tokendraw.backends.description import NAME_RULE
 from tokendraw.backends.discovery import new_process
 from tokendraw.backends.discovery.new_process import ProcessResult, call_in_new_process
 from tokendraw.plugin import Capabilities

@@ -121,8 +121,13 @@ def test_every_exported_name_is_shown_by_dir_can_be_imported_and_is_documented(f
     assert dir(face) == sorted(face.__all__)
     for name in face.__all__:
         value = getattr(face, name)
+        if inspect.isfunction(value):
+            assert value.__doc__, name
         if isinstance(value, type):
             assert value.__doc__, name
+            for each, method in vars(value).items():
+                if inspect.isfunction(method) and method.__name__ == each and not each.startswith("_"):
+                    assert inspect.getdoc(getattr(value, each)), (name, each)
             assert value.__module__.partition(".")[0] == face.__name__.partition(".")[0], name
     with pytest.raises(AttributeError) as error:
         face.load_smapler  # noqa: B018

@@ -13,18 +13,18 @@ from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
     from tokendraw._version import __version__ as __version__
-    from tokendraw.backends.description.capabilities import Need as Need
+    from tokendraw.backends.description import Need as Need
     from tokendraw.edits.slots import RequestSlots as RequestSlots
-    from tokendraw.errors.exceptions import InvalidInputError as InvalidInputError
-    from tokendraw.errors.exceptions import InvalidParameterError as InvalidParameterError
-    from tokendraw.errors.exceptions import PluginError as PluginError
-    from tokendraw.errors.exceptions import SamplerFallbackWarning as SamplerFallbackWarning
-    from tokendraw.errors.exceptions import SamplerUnavailableError as SamplerUnavailableError
-    from tokendraw.errors.exceptions import SettingsError as SettingsError
-    from tokendraw.errors.exceptions import SettingsWarning as SettingsWarning
-    from tokendraw.errors.exceptions import TokendrawError as TokendrawError
-    from tokendraw.errors.exceptions import TokendrawWarning as TokendrawWarning
-    from tokendraw.errors.exceptions import UntestedUpstreamWarning as UntestedUpstreamWarning
+    from tokendraw.errors import InvalidInputError as InvalidInputError
+    from tokendraw.errors import InvalidParameterError as InvalidParameterError
+    from tokendraw.errors import PluginError as PluginError
+    from tokendraw.errors import SamplerFallbackWarning as SamplerFallbackWarning
+    from tokendraw.errors import SamplerUnavailableError as SamplerUnavailableError
+    from tokendraw.errors import SettingsError as SettingsError
+    from tokendraw.errors import SettingsWarning as SettingsWarning
+    from tokendraw.errors import TokendrawError as TokendrawError
+    from tokendraw.errors import TokendrawWarning as TokendrawWarning
+    from tokendraw.errors import UntestedUpstreamWarning as UntestedUpstreamWarning
     from tokendraw.kept_set import KeptIds as KeptIds
     from tokendraw.kept_set import kept_ids as kept_ids
     from tokendraw.kept_set import kept_mask as kept_mask

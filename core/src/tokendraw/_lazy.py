@@ -77,7 +77,7 @@ def _imports_of(code: CodeType) -> dict[str, str]:
 
 def moved(old: str, new: str) -> ImportError:
     """Word the error about a name that another distribution has now. Goes with the release after 0.1."""
-    from tokendraw.errors.formatting import how_to_install
+    from tokendraw.errors import how_to_install
 
     distribution = new.partition(".")[0].replace("_", "-")
     return ImportError(
@@ -99,7 +99,7 @@ def names_of(face: str, package: str) -> tuple[Callable[[str], Any], Callable[[]
         except ModuleNotFoundError as error:
             if error.name != package:
                 raise
-            from tokendraw.errors.formatting import how_to_install
+            from tokendraw.errors import how_to_install
 
             distribution = package.replace("_", "-")
             raise ImportError(

@@ -30,8 +30,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tokendraw.backends.discovery.entry_points import installed_version
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.discovery.settings import is_switched_off
-from tokendraw.errors.exceptions import PluginError, SamplerUnavailableError, SettingsError
-from tokendraw.errors.formatting import all_of, format_error
+from tokendraw.errors import PluginError, SamplerUnavailableError, SettingsError, all_of, format_error
 from tokendraw.parameters.engine_rules import RULE_FIELDS, read_rules, rule_off, rule_values, warmup_rules
 
 if TYPE_CHECKING:

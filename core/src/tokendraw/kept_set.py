@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.tensors import check_device_of, check_dtype, check_plain
-from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
+from tokendraw.errors import InvalidInputError, InvalidParameterError
 
 _INF = float("inf")
 _CHUNK_LOGITS = 1 << 24

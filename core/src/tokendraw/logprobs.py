@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tokendraw.backends.description.capabilities import LogprobsMode
+from tokendraw.backends.description import LogprobsMode
 from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsTensors
 
 _INF = float("inf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tokendraw.errors.exceptions import InvalidInputError
+from tokendraw.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import torch

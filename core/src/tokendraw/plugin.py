@@ -60,33 +60,33 @@ if TYPE_CHECKING:
     from tokendraw._torch.tensors import misfit as misfit
     from tokendraw._torch.threads import one_thread as one_thread
     from tokendraw._torch.untraced import untraced as untraced
-    from tokendraw.backends.description.capabilities import FILTER_ORDERS as FILTER_ORDERS
-    from tokendraw.backends.description.capabilities import FILTERS as FILTERS
-    from tokendraw.backends.description.capabilities import GUMBEL_DTYPES as GUMBEL_DTYPES
-    from tokendraw.backends.description.capabilities import INPUT_DTYPES as INPUT_DTYPES
-    from tokendraw.backends.description.capabilities import LOGPROBS_MODES as LOGPROBS_MODES
-    from tokendraw.backends.description.capabilities import MOMENTS as MOMENTS
-    from tokendraw.backends.description.capabilities import Capabilities as Capabilities
-    from tokendraw.backends.description.capabilities import DraftKind as DraftKind
-    from tokendraw.backends.description.capabilities import Filter as Filter
-    from tokendraw.backends.description.capabilities import FilterOrder as FilterOrder
-    from tokendraw.backends.description.capabilities import Granularity as Granularity
-    from tokendraw.backends.description.capabilities import GumbelDtype as GumbelDtype
-    from tokendraw.backends.description.capabilities import Host as Host
-    from tokendraw.backends.description.capabilities import HostCapabilities as HostCapabilities
-    from tokendraw.backends.description.capabilities import HostNeed as HostNeed
-    from tokendraw.backends.description.capabilities import LogprobsMode as LogprobsMode
-    from tokendraw.backends.description.capabilities import Moment as Moment
-    from tokendraw.backends.description.capabilities import Need as Need
-    from tokendraw.backends.description.capabilities import Seeding as Seeding
-    from tokendraw.backends.description.capabilities import TieNeed as TieNeed
-    from tokendraw.backends.description.capabilities import TieRule as TieRule
-    from tokendraw.backends.description.operation import Operation as Operation
-    from tokendraw.backends.description.operation import Requirement as Requirement
-    from tokendraw.backends.description.plugin_info import API_VERSION as API_VERSION
-    from tokendraw.backends.description.plugin_info import PluginInfo as PluginInfo
-    from tokendraw.backends.description.plugin_info import Release as Release
-    from tokendraw.backends.description.plugin_info import Upstream as Upstream
+    from tokendraw.backends.description import API_VERSION as API_VERSION
+    from tokendraw.backends.description import FILTER_ORDERS as FILTER_ORDERS
+    from tokendraw.backends.description import FILTERS as FILTERS
+    from tokendraw.backends.description import GUMBEL_DTYPES as GUMBEL_DTYPES
+    from tokendraw.backends.description import INPUT_DTYPES as INPUT_DTYPES
+    from tokendraw.backends.description import LOGPROBS_MODES as LOGPROBS_MODES
+    from tokendraw.backends.description import MOMENTS as MOMENTS
+    from tokendraw.backends.description import Capabilities as Capabilities
+    from tokendraw.backends.description import DraftKind as DraftKind
+    from tokendraw.backends.description import Filter as Filter
+    from tokendraw.backends.description import FilterOrder as FilterOrder
+    from tokendraw.backends.description import Granularity as Granularity
+    from tokendraw.backends.description import GumbelDtype as GumbelDtype
+    from tokendraw.backends.description import Host as Host
+    from tokendraw.backends.description import HostCapabilities as HostCapabilities
+    from tokendraw.backends.description import HostNeed as HostNeed
+    from tokendraw.backends.description import LogprobsMode as LogprobsMode
+    from tokendraw.backends.description import Moment as Moment
+    from tokendraw.backends.description import Need as Need
+    from tokendraw.backends.description import Operation as Operation
+    from tokendraw.backends.description import PluginInfo as PluginInfo
+    from tokendraw.backends.description import Release as Release
+    from tokendraw.backends.description import Requirement as Requirement
+    from tokendraw.backends.description import Seeding as Seeding
+    from tokendraw.backends.description import TieNeed as TieNeed
+    from tokendraw.backends.description import TieRule as TieRule
+    from tokendraw.backends.description import Upstream as Upstream
     from tokendraw.backends.discovery.discover import hookimpl as hookimpl
     from tokendraw.backends.resolution.upstream import release_of as release_of
     from tokendraw.calls.call import Call as Call
@@ -104,7 +104,7 @@ if TYPE_CHECKING:
     from tokendraw.edits import ProcessNeed as ProcessNeed
     from tokendraw.edits.tables import EditFacts as EditFacts
     from tokendraw.edits.tables import RequestTables as RequestTables
-    from tokendraw.errors.formatting import printable as printable
+    from tokendraw.errors import printable as printable
     from tokendraw.kept_set import KeptExtremes as KeptExtremes
     from tokendraw.kept_set import kept_extremes as kept_extremes
     from tokendraw.kept_set import threshold_between as threshold_between

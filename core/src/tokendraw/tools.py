@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from tokendraw._lazy import lazy_names as lazy_names
     from tokendraw._torch.importing import require_torch as require_torch
     from tokendraw._torch.threads import num_threads as num_threads
-    from tokendraw.backends.description.plugin_info import NAME_RULE as NAME_RULE
-    from tokendraw.backends.description.plugin_info import is_name as is_name
+    from tokendraw.backends.description import NAME_RULE as NAME_RULE
+    from tokendraw.backends.description import is_name as is_name
     from tokendraw.backends.discovery.entry_points import find_entry_points as find_entry_points
     from tokendraw.backends.proof import random_state_kept as random_state_kept
     from tokendraw.backends.resolution.admission import FIRST_PARTY as FIRST_PARTY
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from tokendraw.calls.tensor_function import example as example
     from tokendraw.calls.tensor_function import on_device as on_device
     from tokendraw.calls.tensor_function import tensors_of as tensors_of
-    from tokendraw.errors.formatting import all_of as all_of
-    from tokendraw.errors.formatting import format_error as format_error
-    from tokendraw.errors.formatting import format_value as format_value
-    from tokendraw.errors.formatting import how_to_install as how_to_install
-    from tokendraw.errors.formatting import nearest as nearest
-    from tokendraw.errors.formatting import one_of as one_of
+    from tokendraw.errors import all_of as all_of
+    from tokendraw.errors import format_error as format_error
+    from tokendraw.errors import format_value as format_value
+    from tokendraw.errors import how_to_install as how_to_install
+    from tokendraw.errors import nearest as nearest
+    from tokendraw.errors import one_of as one_of
     from tokendraw.html_pages import PageSection as PageSection
     from tokendraw.html_pages import draw_chart as draw_chart
     from tokendraw.html_pages import require_html as require_html

@@ -10,8 +10,14 @@ from typing import Any
 
 import importlib_metadata
 
-from tokendraw.errors.exceptions import InvalidParameterError, SamplerUnavailableError
-from tokendraw.errors.formatting import NATIVE, format_error, format_value, nearest
+from tokendraw.errors import (
+    NATIVE,
+    InvalidParameterError,
+    SamplerUnavailableError,
+    format_error,
+    format_value,
+    nearest,
+)
 
 
 def require_torch(who: str = "A sampler") -> ModuleType:

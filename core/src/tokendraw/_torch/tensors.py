@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.importing import parse_device
-from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.errors.formatting import format_value, type_name
+from tokendraw.errors import InvalidInputError, InvalidParameterError, format_value, type_name
 
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 """Dtypes of counts and indices. Torch computes with the other unsigned ones hardly at all."""
@@ -91,7 +90,6 @@ def check_device_of(name: str, found: torch.device, owner: str, needed: torch.de
 
 
 def same_device(device: torch.device, needed: torch.device) -> bool:
-    """Whether two devices are the same; the needed device may lack an index."""
     return device == needed or (device.type == needed.type and needed.index is None)
 
 
@@ -155,10 +153,7 @@ def uploaded_words(pieces: list[Tensor], device: torch.device) -> Tensor:
 
 
 def device_of(device: Any) -> torch.device:
-    """Convert a caller's name of a device to a ``torch.device``; None is the CPU.
-
-    :raises InvalidParameterError: torch has no such device; the message has the nearest name.
-    """
+    """Convert a caller's name of a device to a ``torch.device``; None is the CPU."""
     if isinstance(device, torch.device):
         return device
     try:

@@ -47,7 +47,6 @@ def untraced(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def made_untraced(cls: type[_T]) -> type[_T]:
-    """Make objects of ``cls`` outside of every graph."""
     cls.__init__ = untraced(cls.__init__)  # type: ignore[method-assign]
     return cls
 

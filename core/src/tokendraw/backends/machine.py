@@ -17,9 +17,8 @@ from typing import Any
 import importlib_metadata
 
 from tokendraw._torch.importing import parse_device
-from tokendraw.backends.description.capabilities import Host
-from tokendraw.errors.exceptions import SamplerUnavailableError
-from tokendraw.errors.formatting import all_of
+from tokendraw.backends.description import Host
+from tokendraw.errors import SamplerUnavailableError, all_of
 
 
 class _NoGpuError(Exception):

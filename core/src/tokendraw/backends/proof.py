@@ -13,11 +13,10 @@ from typing import Any
 import pluggy
 import torch
 
-from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
-from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description import HostCapabilities, HostNeed, Operation
 from tokendraw.backends.discovery import guard
 from tokendraw.backends.discovery.guard import guarded
-from tokendraw.errors.exceptions import PluginError
+from tokendraw.errors import PluginError
 
 _lock = threading.RLock()  # two proofs at once would put back each other's random state
 
@@ -53,7 +52,6 @@ def build(
 
 
 def package_of(hooks: pluggy.HookRelay) -> str:
-    """Return the top-level package of the code behind the hooks of one plugin."""
     return guard.package_of(hooks.tokendraw_build.get_hookimpls()[-1].plugin)
 
 

@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
-from tokendraw.errors.exceptions import InvalidInputError
-from tokendraw.errors.formatting import type_name
+from tokendraw.errors import InvalidInputError, type_name
 
 if TYPE_CHECKING:
     import torch

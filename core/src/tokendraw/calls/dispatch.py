@@ -10,14 +10,14 @@ from torch import Tensor
 
 from tokendraw._torch.tensors import is_capturing
 from tokendraw._torch.threads import reseed_if_due
-from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description import Operation
 from tokendraw.calls import fallback
 from tokendraw.calls.call import Call, OutputCheck
 from tokendraw.calls.fallback import CallFailedError
 from tokendraw.calls.negotiator import Negotiator
 from tokendraw.calls.routing import LoadedBackend, Selection, route, serving_backend
 from tokendraw.calls.rows import RowCall
-from tokendraw.errors.exceptions import PluginError, SamplerUnavailableError
+from tokendraw.errors import PluginError, SamplerUnavailableError
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer dtype by bytes an element, to compare bits: NaN differs from itself."""
@@ -55,11 +55,7 @@ def dispatch(negotiator: Negotiator, operation: Operation, call: Call) -> Any:
 
 
 def _run(negotiator: Negotiator, backend: LoadedBackend, call: Call, check: OutputCheck) -> Any:
-    """Run a call on a backend and check the output; with ``debug`` the values and the inputs, too.
-
-    :raises CallFailedError: the backend raised, or its output has the wrong form.
-    :raises PluginError: ``debug`` found a fault.
-    """
+    """Run a call on a backend and check the output; with ``debug`` the values and the inputs, too."""
     is_debugged, before = negotiator.debug and not is_capturing(), {}
     if is_debugged:
         tensors = {name: tensor.detach() for name, tensor in call.tensors().items()}
@@ -86,11 +82,7 @@ def _run(negotiator: Negotiator, backend: LoadedBackend, call: Call, check: Outp
 def _check_unmodified(
     backend: LoadedBackend, before: Mapping[str, tuple[Tensor, Tensor]], error: BaseException | None = None
 ) -> None:
-    """Compare the tensors of a call with their copies, bit by bit.
-
-    :param before: each tensor with the copy that was made of it.
-    :param error: exception that the backend raised, if any, as the cause of a PluginError.
-    """
+    """Compare the tensors of a call with their copies, bit by bit."""
     for name, (tensor, copy) in before.items():
         bits = _BITS[tensor.element_size()]
         changed = tensor.view(bits) != copy.view(bits)
@@ -133,10 +125,7 @@ def _run_first(
     *,
     is_copy: bool = False,
 ) -> Any:
-    """Run a call on a backend, with copies of the tensors in the first call of a signature.
-
-    :param is_copy: the tensors are copies of the caller's.
-    """
+    """Run a call on a backend, with copies of the tensors in the first call of a signature."""
     signature = call.signature() if selection.can_fall_back and call.may_fall_back else None
     is_first = signature is not None and backend.is_new(signature)
     attempt = fallback.copied(call) if is_first and not is_copy else call

@@ -26,14 +26,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokendraw._torch.tensors import is_capturing
-from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description import Operation
 from tokendraw.backends.discovery.guard import format_origin, log_traceback, package_of
 from tokendraw.backends.resolution import messages
 from tokendraw.backends.resolution.messages import install, undo
 from tokendraw.calls.call import Call
 from tokendraw.calls.negotiator import Negotiator, Rejections, is_out_of_memory, rejected
 from tokendraw.calls.routing import LoadedBackend, Selection
-from tokendraw.errors.exceptions import (
+from tokendraw.errors import (
     FilterError,
     InvalidInputError,
     InvalidParameterError,
@@ -42,8 +42,8 @@ from tokendraw.errors.exceptions import (
     SamplerUnavailableError,
     UntestedUpstreamWarning,
     announce,
+    format_error,
 )
-from tokendraw.errors.formatting import format_error
 
 
 class CallFailedError(Exception):
@@ -78,7 +78,6 @@ class CallFailedError(Exception):
 
 
 def reason_of(error: BaseException, backend: LoadedBackend) -> str:
-    """Word the reason against a backend whose call raised."""
     origin = format_origin(error, backend.package or package_of(backend.object))
     return f"its call raised {format_error(error)}{origin}"
 
@@ -131,7 +130,6 @@ def failed_by_all(failures: Sequence[CallFailedError]) -> BaseException:
 def successor(
     operation: Operation, negotiator: Negotiator, rejections: Rejections, failure: CallFailedError, call: Call
 ) -> tuple[Selection, Rejections]:
-    """Select again, without the failed backend."""
     name, reason = failure.backend.name, failure.reason
     rejections = rejected(rejections, operation, name, reason, failure.error)
     selection, rejections = negotiator.settle(operation, rejections)

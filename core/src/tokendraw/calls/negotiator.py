@@ -11,20 +11,21 @@ import torch
 
 from tokendraw._torch.threads import reseed_children
 from tokendraw.backends import proof
-from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description import Operation
 from tokendraw.backends.discovery.discover import Discovery
 from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.backends.resolution.decide import decide
 from tokendraw.backends.resolution.messages import using
 from tokendraw.calls.routing import LoadedBackend, Selection
-from tokendraw.errors.exceptions import (
+from tokendraw.errors import (
+    MAX_REASON_CHARS,
     PluginError,
     SamplerFallbackWarning,
     SamplerUnavailableError,
     UntestedUpstreamWarning,
     announce,
+    format_message,
 )
-from tokendraw.errors.formatting import MAX_REASON_CHARS, format_message
 
 Rejections: TypeAlias = Mapping[tuple[str | None, str], str]
 """Reasons why building a plugin, its proof or a call of it failed, by operation and plugin. The operation is None for a
@@ -76,11 +77,7 @@ class Negotiator:
         self._rows_lock = threading.Lock()
 
     def select(self, operation: Operation, discovery: Discovery | None = None) -> Selection:
-        """Return the selection of an operation; make it first, if missing, and warn of the decision once a process.
-
-        :param discovery: the installed plugins; None: look for them.
-        :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
-        """
+        """Return the selection of an operation; make it first, if missing, and warn of the decision once a process."""
         selection = self.selections.get(operation.name)
         if selection is None:
             with self.lock:
@@ -162,7 +159,6 @@ class Negotiator:
                     del self.selections[operation]
 
     def choices(self) -> dict[str, tuple[str, ...]]:
-        """Return the names of the selected backends, by operation."""
         with self.lock:
             return {name: selection.resolution.names for name, selection in self.selections.items()}
 
@@ -173,12 +169,10 @@ class Negotiator:
                 self._rows[name] = self._rows.get(name, 0) + rows
 
     def stats(self) -> dict[str, int]:
-        """Return the number of served rows by the name of the backend."""
         with self._rows_lock:
             return dict(self._rows)
 
     def restore_stats(self, rows: Mapping[str, int]) -> None:
-        """Count from an earlier :meth:`stats` on."""
         with self._rows_lock:
             self._rows = dict(rows)
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 import torch
 
 from tokendraw._torch.untraced import untraced
-from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description import Operation
 from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.calls.call import Call
 from tokendraw.calls.dispatch import dispatch
@@ -29,7 +29,6 @@ class Provider:
     """The operations that the object has methods for; ``name`` and ``resolution`` are those of the first."""
 
     def __init__(self, negotiator: Negotiator) -> None:
-        """Hold the operations; the negotiator selects their backends at first use."""
         self._negotiator = negotiator
 
     @property

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.tensors import is_capturing, uploaded
-from tokendraw.backends.description.operation import Operation, Requirement, first_reason
+from tokendraw.backends.description import Operation, Requirement, first_reason
 from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.backends.resolution.messages import install
 from tokendraw.calls.call import Call
 from tokendraw.calls.row_requirements import LOGPROBS, RowGroup
 from tokendraw.calls.rows import RowCall
-from tokendraw.errors.exceptions import SamplerUnavailableError
+from tokendraw.errors import SamplerUnavailableError
 from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsTensors, SamplerOutput
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
@@ -68,7 +68,6 @@ class LoadedBackend:
         return first_reason(self.unsupported, call, self.capabilities)
 
     def is_new(self, signature: Hashable) -> bool:
-        """Whether the signature is new to the backend, within the number of counted signatures."""
         return signature not in self.signatures and len(self.signatures) < _MAX_SIGNATURES
 
 
@@ -102,7 +101,6 @@ class Selection:
 
     @property
     def backends(self) -> tuple[LoadedBackend, ...]:
-        """Return the backend and its companions."""
         every = (self.backend, self.partial_companion, self.companion)
         return tuple(backend for backend in every if backend is not None)
 
@@ -118,10 +116,7 @@ class Selection:
 
 
 def route(selection: Selection, call: Call) -> RowSplit | LoadedBackend:
-    """Find the backend for a call, or divide the rows if the host knows the kind of each row.
-
-    :raises SamplerUnavailableError: the call may have a property that no selected backend supports.
-    """
+    """Find the backend for a call, or divide the rows if the host knows the kind of each row."""
     reason = selection.backend.reason_against(call)
     if reason is None:
         return selection.backend
@@ -149,10 +144,7 @@ def route(selection: Selection, call: Call) -> RowSplit | LoadedBackend:
 
 
 def serving_backend(selection: Selection, call: Call, rows: RowGroup | None = None) -> LoadedBackend:
-    """Find the backend for a whole call, or for rows of one kind.
-
-    :raises SamplerUnavailableError: no selected backend supports all properties that the call may have.
-    """
+    """Find the backend for a whole call, or for rows of one kind."""
     backend = selection.backend
     reason = backend.reason_against(rows or call)
     if reason is None:
@@ -178,7 +170,6 @@ def serving_backend(selection: Selection, call: Call, rows: RowGroup | None = No
 
 
 def is_served(selection: Selection, call: Call | RowGroup) -> bool:
-    """Whether the selected backend or the companion supports all of a call."""
     return any(backend.reason_against(call) is None for backend in selection.backends)
 
 
@@ -231,7 +222,6 @@ def _log_companion(
 
 
 def is_worthwhile(staying: int, leaving: int, device: torch.device) -> bool:
-    """Whether two samplers draw a batch faster than the companion alone."""
     return staying >= (leaving if device.type == "cpu" else max(MIN_SPLIT_ROWS, leaving))
 
 
@@ -328,7 +318,6 @@ class RowSplit:
         )
 
     def for_companion(self, metadata: SamplingMetadata) -> SamplingMetadata:
-        """Return the parameters of the leaving rows."""
         facts, positions = self.leaving, metadata.positions
         return replace(
             metadata,

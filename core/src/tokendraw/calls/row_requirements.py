@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tokendraw.backends.description.capabilities import (
+from tokendraw.backends.description import (
     FILTER_ORDERS,
     FILTERS,
     MOMENTS,
     Capabilities,
     Filter,
     FilterOrder,
+    Requirement,
 )
-from tokendraw.backends.description.operation import Requirement
 from tokendraw.filters.installed import required_moments
 
 if TYPE_CHECKING:

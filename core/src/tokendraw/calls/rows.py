@@ -24,10 +24,9 @@ from tokendraw._torch.tensors import (
     misfit,
     same_device,
 )
-from tokendraw.backends.description.capabilities import INPUT_DTYPES, Capabilities, Need
+from tokendraw.backends.description import INPUT_DTYPES, Capabilities, Need
 from tokendraw.calls.call import Call, OutputCheck, check_type
-from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError, PluginError
-from tokendraw.errors.formatting import type_name
+from tokendraw.errors import InvalidInputError, InvalidParameterError, PluginError, type_name
 from tokendraw.output import PAD_TOKEN_ID, LogprobsTensors, SamplerOutput, ScoreOutput
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
 from tokendraw.parameters.fields import FACT_OF_COLUMN, FILTER_PARAMETERS, check_logprobs, of_row
@@ -149,7 +148,6 @@ class RowCall(Call):
         return None
 
     def wrong_tokens(self, output: Any) -> str | None:
-        """Describe the first wrong token of an output of the right form."""
         if self.token_ids is None:
             found = output.token_ids
             for (row,) in first_of((found < 0) | (found >= self.vocab_size)):
@@ -177,12 +175,10 @@ class RowCall(Call):
 
     @property
     def facts(self) -> BatchFacts:
-        """Return the facts about the rows."""
         return self.metadata.facts
 
     @property
     def vocab_size(self) -> int:
-        """Return the number V of token ids."""
         return self.logits.shape[1]
 
     def row_kinds(self) -> RowKinds | str:
@@ -360,7 +356,6 @@ def proof_params(capabilities: Capabilities, need: Need) -> SamplingParams:
 
 
 def proof_output(call: RowCall, backend: Any, need: Need) -> Any:
-    """Run a call on a backend, and refuse an output of the wrong form."""
     output = call.run(backend)
     wrong = call.output_check(need)(output)
     if wrong is not None:

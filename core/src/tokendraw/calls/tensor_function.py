@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.tensors import first_of, misfit
-from tokendraw.backends.description.operation import Operation, first_reason
+from tokendraw.backends.description import Operation, first_reason
 from tokendraw.calls.call import Call, OutputCheck, wrong_object
 from tokendraw.calls.provider import Provider, method
-from tokendraw.errors.exceptions import PluginError
+from tokendraw.errors import PluginError
 
 Arguments: TypeAlias = dict[str, Any]
 Size: TypeAlias = tuple[int, ...]
@@ -174,10 +174,7 @@ def tensor_operation(
     }
 
     def prove(backend: Any, capabilities: Any, device: torch.device, need: Any) -> None:
-        """Compare the first example of every way within the capabilities with the reference.
-
-        :raises PluginError: form or values are wrong.
-        """
+        """Compare the first example of every way within the capabilities with the reference."""
         unsupported = operation.unsupported(capabilities, need)
         for name, function in functions.items():
             for way in function.ways:

@@ -32,8 +32,7 @@ from tokendraw.cli.command import (
     prepare_streams,
 )
 from tokendraw.cli.terminal import plugins_at_work
-from tokendraw.errors.exceptions import PluginError, TokendrawError
-from tokendraw.errors.formatting import how_to_install, type_name
+from tokendraw.errors import PluginError, TokendrawError, how_to_install, type_name
 
 ENTRY_POINT_GROUP = "tokendraw.commands"
 BUILT_IN: Mapping[str, str] = {
@@ -68,7 +67,6 @@ class InstalledCommand(Extension):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the command comes from a third party."""
         return OWNERS.get(self.name) != canonicalize_name(self.distribution)
 
 
@@ -109,7 +107,6 @@ def load(command: InstalledCommand) -> click.Command:
 
 
 def examined(command: InstalledCommand) -> InstalledCommand:
-    """Import a command; a failed import becomes the reason."""
     try:
         load(command)
     except PluginError as error:

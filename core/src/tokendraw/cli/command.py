@@ -27,7 +27,7 @@ from click.core import ParameterSource
 
 from tokendraw.backends.discovery import guard
 from tokendraw.cli.terminal import has_printed_json, print_json
-from tokendraw.errors.exceptions import (
+from tokendraw.errors import (
     InvalidParameterError,
     SettingsError,
     TokendrawError,
@@ -225,7 +225,7 @@ def warn(messages: Iterable[str], *, strict: bool, outcome: str = "") -> None:
     """Print the warnings of :func:`tokendraw.load_sampler` on stderr.
 
     :param strict: raise the first instead, as :func:`tokendraw.load_sampler` does under ``TOKENDRAW_STRICT=1``.
-    :param outcome: as of :func:`tokendraw.errors.exceptions.as_error`.
+    :param outcome: as of :func:`tokendraw.errors.as_error`.
     """
     for message in messages:
         if strict:

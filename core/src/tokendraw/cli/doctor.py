@@ -36,8 +36,7 @@ import tokendraw
 from tokendraw import operations
 from tokendraw._torch.importing import damage, require_torch
 from tokendraw.backends import machine
-from tokendraw.backends.description.capabilities import Host
-from tokendraw.backends.description.plugin_info import API_VERSION, Upstream
+from tokendraw.backends.description import API_VERSION, Host, Upstream
 from tokendraw.backends.discovery import new_process
 from tokendraw.backends.discovery.entry_points import declarations, installed_version
 from tokendraw.backends.discovery.guard import guarded
@@ -52,16 +51,14 @@ from tokendraw.cli.command import NOT_USABLE, GuardedCommand
 from tokendraw.cli.negotiation import JsonObject, candidate_json, described, host_json, print_candidates, rank
 from tokendraw.cli.terminal import plugins_at_work, print_heading, print_table
 from tokendraw.engines import ENTRY_POINT_GROUP, EngineState
-from tokendraw.errors.exceptions import (
+from tokendraw.errors import (
+    NATIVE,
     PluginError,
     SamplerUnavailableError,
     TokendrawError,
     TokendrawWarning,
-    as_error,
-)
-from tokendraw.errors.formatting import (
-    NATIVE,
     all_of,
+    as_error,
     format_line,
     format_value,
     pip_install,
@@ -336,7 +333,6 @@ def report_builds(*names: str) -> None:
 
 
 def engines() -> list[JsonObject]:
-    """Ask the adapters in new processes, where engines are imported."""
     states = []
     for name, value in sorted({(each.name, each.entry_point) for each in declarations(ENTRY_POINT_GROUP)}):
         state, status = new_process.call_in_new_process(f"{__name__}:report_engine", name, value)
@@ -376,7 +372,6 @@ def report_engine(name: str, value: str) -> None:
 
 
 def _wrapped(candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Upstream]]:
-    """Yield the plugins with a library, and the requirements on it."""
     for candidate in candidates:
         if (info := described(candidate)) and info.upstream:
             yield candidate, info.upstream
@@ -505,7 +500,6 @@ def _remedy(candidate: Candidate, candidates: Sequence[Candidate], choice: Choic
 
 
 def _install(reason: str) -> str:
-    """Write what to do about a missing module; "" if no module is missing."""
     match = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", reason)
     return f"Install what has the module {match[1]!r}." if match else ""
 
@@ -520,7 +514,6 @@ def _upgrade(distribution: str) -> str:
 
 
 def _print(host: Host, facts: JsonObject) -> None:
-    """Print the facts as tables, findings and a verdict."""
     settings = {"device": str(host), "configuration": facts["settings"]["config"] or "no file"}
     top = {name: facts[name] for name in ("tokendraw", "python", "platform")}
     print_table(("", ""), list((top | settings | facts["settings"]["variables"]).items()))

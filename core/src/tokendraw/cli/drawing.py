@@ -29,7 +29,7 @@ import click
 
 from tokendraw import operations
 from tokendraw._torch.importing import require_torch
-from tokendraw.backends.description.capabilities import (
+from tokendraw.backends.description import (
     FILTER_ORDERS,
     INPUT_DTYPES,
     GumbelDtype,
@@ -41,8 +41,7 @@ from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.negotiation import JsonObject, resolution_json
 from tokendraw.cli.terminal import print_json, print_table, progress
-from tokendraw.errors.exceptions import TokendrawError
-from tokendraw.errors.formatting import all_of, how_to_install, nearest, one_of
+from tokendraw.errors import TokendrawError, all_of, how_to_install, nearest, one_of
 from tokendraw.output import SamplerOutput
 from tokendraw.parameters.params import SamplingParams
 
@@ -128,7 +127,6 @@ def load(sampler: str | None, device: str | None, need: Need) -> Sampler:
 
 
 def sampler_json(sampler: Sampler) -> JsonObject:
-    """Return the keys ``sampler`` (its name), ``device`` and ``resolution``."""
     resolution = resolution_json(sampler.resolution)
     return {"sampler": sampler.name, "device": str(sampler.device), "resolution": resolution}
 
@@ -192,10 +190,7 @@ def _check_ending(path: Path) -> None:
 
 
 def read_logits(path: Path, tensor: str | None = None) -> LogitsFile:
-    """Read the logits in ``path``, a .npy or .safetensors file, or ``-`` for one on standard input.
-
-    :raises LogitsFileError: it holds none.
-    """
+    """Read the logits in ``path``, a .npy or .safetensors file, or ``-`` for one on standard input."""
     is_pipe = path == Path("-")
     if not is_pipe:
         _check_ending(path)
@@ -447,10 +442,7 @@ _MARK_UP = re.compile(r'["“”]|\*+(?=\w)|(?<=\w)\*+')
 
 
 def documentation() -> list[str]:
-    """Return the paragraphs of prose behind ``help()``, each once and on one line, without mark-up.
-
-    :raises TokendrawError: this Python was installed without its help pages.
-    """
+    """Return the paragraphs of prose behind ``help()``, each once and on one line, without mark-up."""
     try:
         from pydoc_data.topics import topics
     except ImportError as error:

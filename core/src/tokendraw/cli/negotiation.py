@@ -25,15 +25,17 @@ from click.core import ParameterSource
 
 import tokendraw
 from tokendraw import operations
-from tokendraw.backends.description.capabilities import (
+from tokendraw.backends.declared import read_field
+from tokendraw.backends.description import (
+    API_VERSION,
     FILTER_ORDERS,
     INPUT_DTYPES,
     Host,
     HostCapabilities,
     HostNeed,
+    PluginInfo,
+    Upstream,
 )
-from tokendraw.backends.description.declared import read_field
-from tokendraw.backends.description.plugin_info import API_VERSION, PluginInfo, Upstream
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.discovery.settings import Settings
 from tokendraw.backends.resolution.candidate import Candidate, Decision, Resolution, State
@@ -42,8 +44,14 @@ from tokendraw.backends.resolution.upstream import disagreement, row_in_force
 from tokendraw.cli import options
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand, in_options, warn
 from tokendraw.cli.terminal import plugins_at_work, print_heading, print_json, print_table
-from tokendraw.errors.exceptions import InvalidParameterError, SamplerUnavailableError, TokendrawError
-from tokendraw.errors.formatting import all_of, dotted, nearest
+from tokendraw.errors import (
+    InvalidParameterError,
+    SamplerUnavailableError,
+    TokendrawError,
+    all_of,
+    dotted,
+    nearest,
+)
 from tokendraw.filters.installed import InstalledFilter, installed_filters
 from tokendraw.providers import resolve as _resolve
 
@@ -56,7 +64,6 @@ def described(candidate: Candidate) -> PluginInfo | None:
 
 
 def rank(candidate: Candidate) -> tuple[bool, int, str]:
-    """Sort key: available candidates first, then by priority and name."""
     return candidate.state is not State.AVAILABLE, -candidate.priority, candidate.name
 
 
@@ -444,11 +451,7 @@ def resolve(
 
 
 def _need(operation: str, values: dict[str, Any], assignments: tuple[str, ...]) -> HostNeed:
-    """Make the need of an operation.
-
-    :param assignments: fields with their values, ``FIELD=VALUE``.
-    :raises UsageError: something was given that is no part of it, or twice.
-    """
+    """Make the need of an operation."""
     ctx, declared = click.get_current_context(), operations.find_operation(operation).need
     field_names = {field.name for field in fields(declared)}
     assigned_names = {

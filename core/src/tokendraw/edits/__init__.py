@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
-from tokendraw.backends.description.capabilities import INPUT_DTYPES, HostCapabilities, HostNeed
-from tokendraw.backends.description.declared import among, at_least, some_of
-from tokendraw.backends.description.operation import Operation, Requirement
+from tokendraw.backends.declared import among, at_least, some_of
+from tokendraw.backends.description import INPUT_DTYPES, HostCapabilities, HostNeed, Operation, Requirement
 from tokendraw.backends.resolution import checks
 from tokendraw.calls.row_requirements import VOCABULARY
 from tokendraw.parameters.edits import BASIC_EDITS, EDITS, Edit

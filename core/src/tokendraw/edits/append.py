@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tokendraw.edits.tables import OCCURRENCES, ONE_OUTPUT
-from tokendraw.errors.exceptions import InvalidParameterError
+from tokendraw.errors import InvalidParameterError
 from tokendraw.parameters.edits import LARGEST_INT32
 
 TokenBounds: TypeAlias = tuple[Tensor, Tensor]
@@ -151,13 +151,11 @@ class Room:
         self._first_full_at = 0
 
     def add(self, slot: int, num_tokens: int) -> None:
-        """Count a new request with so many tokens."""
         full_at = self._used + self._max_tokens - num_tokens
         self._first_full_at = min(self._first_full_at, full_at) if self._full_at else full_at
         self._full_at[slot] = full_at
 
     def remove(self, slot: int) -> None:
-        """Forget a request."""
         if self._full_at.pop(slot) == self._first_full_at:
             self._first_full_at = min(self._full_at.values(), default=0)
 
@@ -181,12 +179,7 @@ class Room:
         return True
 
     def take_exactly(self, num_tokens: Tensor, row_index: Tensor, tokens: Tensor) -> None:
-        """Take a place for each token, after reading the lengths of the histories from the device, which waits.
-
-        :param num_tokens: by slot.
-        :param row_index: [B] integer: the slot of each row.
-        :param tokens: [B] or [B, K] integer.
-        """
+        """Take a place for each token, after reading the lengths of the histories from the device, which waits."""
         most, lengths = self._max_tokens, num_tokens.tolist()
         added: list[int] = (tokens >= 0).unsqueeze(-1).flatten(1).sum(1).tolist()
         rows = [*zip(row_index.tolist(), added, strict=True)]

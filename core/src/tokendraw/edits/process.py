@@ -27,8 +27,7 @@ from tokendraw.calls.warmup import Batches, checked_choices, checked_integer, wa
 from tokendraw.edits import OPERATION, LogitsProcessorBackend, ProcessCapabilities, ProcessNeed
 from tokendraw.edits.slots import RequestSlots
 from tokendraw.edits.tables import ONE_OUTPUT, RequestTables
-from tokendraw.errors.exceptions import InvalidInputError, PluginError
-from tokendraw.errors.formatting import type_name
+from tokendraw.errors import InvalidInputError, PluginError, type_name
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.edits import Edit
 from tokendraw.parameters.fields import integers
@@ -126,7 +125,6 @@ class Process(Call):
 
     @property
     def vocab_size(self) -> int:
-        """V, which a requirement looks at."""
         return self.logits.shape[1]
 
     @property
@@ -167,7 +165,6 @@ def _check_logits(logits: Tensor, device: torch.device) -> None:
 
 
 def _check_bitmask(bitmask: Tensor, logits: Tensor) -> None:
-    """Refuse anything but a mask [R, ceil(V / 32)] of int32."""
     check_plain("bitmask", bitmask, "Pass a tensor of int32 words, or None.")
     rows, vocab_size = logits.shape
     words = -(-vocab_size // 32)
@@ -325,10 +322,7 @@ def prove(
 
 
 def _prove_append(append: Any, tables: RequestTables, device: torch.device) -> None:
-    """Append tokens to slot 1, whose history is 0, 1 of at most 4; the other row has no slot.
-
-    :raises PluginError: the tables are not what they have to be.
-    """
+    """Append tokens to slot 1, whose history is 0, 1 of at most 4; the other row has no slot."""
     counts = tables.counts & (ONE_OUTPUT - 1)
     counts[1, 1], counts[1, 3] = counts[1, 1] + 2 * ONE_OUTPUT, counts[1, 3] + ONE_OUTPUT
     append(tables, _int64([1, 2], device), _int64([[1, 3, 5]] * 2, device))

@@ -15,8 +15,7 @@ from torch import Tensor
 from tokendraw._torch.tensors import INTEGERS, check_integers, check_vector, is_plain
 from tokendraw._torch.threads import one_thread
 from tokendraw.edits.tables import FACT_OF_EDIT, GIVEN_IDS, EditFacts, SlotSizes
-from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import type_name
+from tokendraw.errors import InvalidParameterError, type_name
 from tokendraw.parameters.batch_facts import BatchFacts, RowKind, row_kinds
 from tokendraw.parameters.edits import EDITS, LARGEST_INT32, NO_EDITS, CheckedEdits, Edit, check_edits
 from tokendraw.parameters.fields import FILTER_PREFIX, each, integers
@@ -37,7 +36,6 @@ class SlotRequest(NamedTuple):
 
 
 def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRequest:
-    """Check the parameters of a request."""
     owner = f"slot {slot}"
     if not isinstance(params, SamplingParams):
         raise InvalidParameterError(
@@ -84,14 +82,12 @@ class TokenHistory(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in prompt and output."""
         return self.prompt.shape[0] + self.output.shape[0]
 
 
 def check_history(
     slot: int, prompt: Iterable[int] | Tensor, output: Iterable[int] | Tensor, sizes: SlotSizes
 ) -> TokenHistory:
-    """Return the tokens of a request."""
     owner, most = f"slot {slot}", sizes.max_tokens
     tokens = TokenHistory(
         read_tokens("prompt_token_ids", prompt, owner), read_tokens("output_token_ids", output, owner)
@@ -131,20 +127,17 @@ class Population:
 
     @property
     def most_given_ids(self) -> int:
-        """The most ids of which a request asks for the log-probabilities."""
         if self._most_given_ids is None:
             counts = (len(request.params[GIVEN_IDS]) for request in self.requests.values())
             self._most_given_ids = max(counts, default=0)
         return self._most_given_ids
 
     def add(self, slot: int, request: SlotRequest) -> None:
-        """Count a request."""
         self.requests[slot] = request
         self.slots.add(slot)
         self._count(request, 1)
 
     def remove(self, slot: int) -> None:
-        """Stop counting a request."""
         self.slots.remove(slot)
         self._count(self.requests.pop(slot), -1)
 
@@ -175,12 +168,7 @@ _MARSHAL_INT_BYTES = 5
 
 
 def read_tokens(name: str, tokens: Iterable[int] | Tensor, owner: str) -> Tensor:
-    """Return the tokens of a history as [n] int64.
-
-    :param owner: the request in words, for the message.
-    :raises InvalidParameterError: an entry is no integer.
-    :raises InvalidInputError: a tensor of another form.
-    """
+    """Return the tokens of a history as [n] int64."""
     if isinstance(tokens, Tensor):
         check_vector(name, tokens)
         check_integers(name, tokens)
@@ -196,11 +184,7 @@ def read_tokens(name: str, tokens: Iterable[int] | Tensor, owner: str) -> Tensor
 
 
 def read_ids(field: str, ids: Iterable[int] | None, owner: str, vocab_size: int) -> Tensor:
-    """Return token ids of a parameter as [n] int64, nothing for None.
-
-    :param owner: the request in words, for the message.
-    :raises InvalidParameterError: an entry is no integer in [0, V).
-    """
+    """Return token ids of a parameter as [n] int64, nothing for None."""
     if ids is None:
         return NO_IDS
     values = _sequence(field, ids, owner)
@@ -213,7 +197,6 @@ def read_ids(field: str, ids: Iterable[int] | None, owner: str, vocab_size: int)
 
 
 def are_within(ids: Tensor, least: int, largest: int) -> bool:
-    """Whether all ids [n] on the host are in [least, largest]."""
     if not ids.shape[0]:
         return True
     first, last = ids.aminmax()
@@ -221,7 +204,6 @@ def are_within(ids: Tensor, least: int, largest: int) -> bool:
 
 
 def host_ids(values: Sequence[int]) -> Tensor:
-    """Return ints of Python as [n] int64."""
     return torch.frombuffer(array("q", values), dtype=torch.int64) if values else NO_IDS
 
 

@@ -66,10 +66,7 @@ class SlotWriter:
         """[V]: a place of each id in the list at hand; undefined for ids that are not in that list."""
 
     def uploaded(self, request: SlotRequest, tokens: TokenHistory) -> PackedRequest:
-        """Lay out a request, and upload it.
-
-        :raises InvalidInputError: a CUDA graph is being captured.
-        """
+        """Lay out a request, and upload it."""
         num_tokens, device = tokens.num_tokens, self._state.device
         if not num_tokens and not request.edit_names:
             lists = self._lists(request) if request.families else {}
@@ -95,7 +92,6 @@ class SlotWriter:
         )
 
     def write(self, slot: int, request: PackedRequest) -> None:
-        """Write a request to a clean slot."""
         state, num_tokens, num_distinct = self._state, request.num_tokens, request.num_distinct
         if not num_tokens and not request.lists:
             state.parameters.write(slot, request.words.view(torch.uint8))
@@ -139,7 +135,6 @@ class SlotWriter:
                 state.tensors[name][slot].fill_(table.padding)
 
     def _column(self, request: SlotRequest, tokens: TokenHistory, num_distinct: int) -> Tensor:
-        """Return the small parameters, packed."""
         params = request.params
         values: dict[str, Any] = {
             **VALUES_AT_REST,
@@ -159,7 +154,6 @@ class SlotWriter:
         return self._state.parameters.packed(values)
 
     def _occurrences(self, edits: CheckedEdits, tokens: TokenHistory) -> Occurrences:
-        """Collect the ids, in any order."""
         prompt, output = tokens
         ends = {word[-1] for word in edits.bad_words}
         flags = [HAS_BIAS] * len(edits.bias) + [IS_STOP] * len(edits.stop_ids) + [ENDS_BAD_WORD] * len(ends)

@@ -24,8 +24,7 @@ from tokendraw.edits.append import Histories, Room
 from tokendraw.edits.requests import Population, check_history, check_request
 from tokendraw.edits.slot_writes import SlotWriter
 from tokendraw.edits.tables import GIVEN_IDS, EditFacts, RequestTables, SlotTensors, check_sizes
-from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.errors.formatting import type_name
+from tokendraw.errors import InvalidInputError, InvalidParameterError, type_name
 from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.parameters.edits import LARGEST_INT32, Edit
 from tokendraw.parameters.fields import FILTER_PREFIX, each, integer, integers
@@ -114,7 +113,6 @@ class MetadataCache:
     def of(
         self, population: Population, row_index: Tensor, positions: Tensor | None = None
     ) -> SamplingMetadata:
-        """Describe rows."""
         facts, width = population.facts, population.most_given_ids
         if facts is not self._facts:
             self._values.clear()

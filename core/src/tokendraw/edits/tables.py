@@ -204,7 +204,6 @@ class SlotSizes(NamedTuple):
 
 
 def check_sizes(*sizes: int) -> SlotSizes:
-    """Check the sizes given by a caller, in the order of :class:`SlotSizes`."""
     most = dict.fromkeys(("max_tokens", "max_bad_word_len", "max_thinking_ids"), _MAX_TOKENS)
     by_name = zip(SlotSizes._fields, sizes, strict=True)
     found = SlotSizes(
@@ -283,7 +282,6 @@ class Parameters:
         self.tensors = self.memory, self.at_rest, self._first, self._step
 
     def packed(self, values: Mapping[str, Any]) -> Tensor:
-        """Pack the column of a slot into a vector of int32 on the host."""
         packed = self._packer.pack(*self._values_of(values))
         return torch.frombuffer(bytearray(packed), dtype=torch.int32)
 
@@ -342,7 +340,6 @@ class SlotTensors:
 
     @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
     def __init__(self, sizes: SlotSizes, device: torch.device) -> None:
-        """Allocate slots without requests."""
         slots = sizes.num_slots
         self.parameters = Parameters(slots, device)
         """The small parameters, those of ``tables`` and ``sampling``."""
@@ -401,13 +398,11 @@ class SlotTensors:
             self.tables = replace(self.tables, **of_edits)
 
     def fill(self) -> None:
-        """Write padding to newly allocated tensors."""
         while self.unfilled:
             name = self.unfilled.pop()
             self.tensors[name].fill_(self.lists[name].padding)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all tensors on the device."""
         others = (self.in_prompt, self.tokens, self.tables.counts, *self.parameters.tensors)
         return sum(tensor.nbytes for tensor in (*others, *self.tensors.values()))

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tokendraw.errors.exceptions import FilterError as FilterError
+    from tokendraw.errors import FilterError as FilterError
     from tokendraw.filters.base import Filter as Filter
     from tokendraw.filters.base import RowMoments as RowMoments
     from tokendraw.filters.floors import MomentSum as MomentSum

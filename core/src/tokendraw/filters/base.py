@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tokendraw.backends.description.capabilities import Moment
-from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import format_value
+from tokendraw.backends.description import Moment
+from tokendraw.errors import InvalidParameterError, format_value
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,12 +12,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tokendraw.backends.description.capabilities import MOMENTS, Moment
+from tokendraw.backends.description import MOMENTS, Moment
 from tokendraw.backends.discovery.discover import find_extensions, sources
 from tokendraw.backends.discovery.entry_points import FILTER_GROUP, declarations
 from tokendraw.backends.resolution.candidate import Extension, State
-from tokendraw.errors.exceptions import InvalidParameterError, PluginError
-from tokendraw.errors.formatting import format_value, nearest_or_all, one_of, printable, type_name
+from tokendraw.errors import (
+    InvalidParameterError,
+    PluginError,
+    format_value,
+    nearest_or_all,
+    one_of,
+    printable,
+    type_name,
+)
 from tokendraw.filters.base import Filter
 
 _OWN_DISTRIBUTION = "tokendraw"
@@ -102,10 +109,7 @@ def _look() -> list[tuple[InstalledFilter, Filter | None]]:
 
 
 def _checked(kind: Any, name: str, value: str) -> Filter:
-    """Make a filter of its class, and refuse one whose declaration does not fit.
-
-    :raises PluginError: the reason in words.
-    """
+    """Make a filter of its class, and refuse one whose declaration does not fit."""
     if not (isinstance(kind, type) and issubclass(kind, Filter)):
         raise PluginError(
             f"{value!r} needs to be a subclass of tokendraw.filters.Filter, found {_kind(kind)}"

@@ -11,14 +11,19 @@ import functools
 import pkgutil
 from typing import Any
 
-from tokendraw.backends.description.capabilities import HostCapabilities
-from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description import HostCapabilities, Operation
 from tokendraw.backends.discovery.discover import find_extensions, sources
 from tokendraw.backends.discovery.entry_points import OPERATION_GROUP
 from tokendraw.backends.resolution.admission import FIRST_PARTY_OPERATIONS
 from tokendraw.backends.resolution.candidate import Extension, State
-from tokendraw.errors.exceptions import InvalidParameterError, PluginError
-from tokendraw.errors.formatting import format_value, how_to_install, one_of, type_name
+from tokendraw.errors import (
+    InvalidParameterError,
+    PluginError,
+    format_value,
+    how_to_install,
+    one_of,
+    type_name,
+)
 
 RECORDS: dict[str, str] = {
     "sample": "tokendraw.operations.records:SAMPLE",
@@ -35,7 +40,6 @@ def operation_names() -> tuple[str, ...]:
 
 
 def each() -> tuple[Operation, ...]:
-    """List the operations in the order of their names."""
     return tuple(map(find_operation, operation_names()))
 
 
@@ -88,10 +92,7 @@ def _look() -> list[tuple[Extension, Operation | None]]:
 
 
 def _checked(record: Any, name: str, value: str) -> Operation:
-    """Refuse what is no record of an operation, or of another.
-
-    :raises PluginError: the reason in words.
-    """
+    """Refuse what is no record of an operation, or of another."""
     if not isinstance(record, Operation):
         raise PluginError(f"{value!r} needs to be a tokendraw.plugin.Operation, found {type_name(record)}")
     if record.name != name:

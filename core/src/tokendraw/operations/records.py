@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
-from tokendraw.backends.description.capabilities import Capabilities, DraftKind, Need
-from tokendraw.backends.description.operation import Operation, Requirement
+from tokendraw.backends.description import Capabilities, DraftKind, Need, Operation, Requirement
 from tokendraw.backends.resolution import checks
 from tokendraw.calls.row_requirements import LOGPROBS, ROW_REQUIREMENTS, SEEDED
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from tokendraw import speculative
 from tokendraw._torch.tensors import is_capturing
 from tokendraw._torch.untraced import untraced
-from tokendraw.backends.description.capabilities import Capabilities, DraftKind, Need
-from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description import Capabilities, DraftKind, Need, Operation
 from tokendraw.calls.call import OutputCheck, check_type
 from tokendraw.calls.provider import Provider, method
 from tokendraw.calls.rows import (
@@ -31,8 +30,7 @@ from tokendraw.calls.rows import (
     proof_params,
 )
 from tokendraw.calls.warmup import Batches, CallGroups, checked_choices, checked_integer, warm_up
-from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError, PluginError
-from tokendraw.errors.formatting import one_of
+from tokendraw.errors import InvalidInputError, InvalidParameterError, PluginError, one_of
 from tokendraw.operations.records import (
     DRAFT_KINDS,
     SAMPLE,
@@ -372,10 +370,7 @@ class ScoreProvider(Provider):
 def _prove_sampler(
     backend: SamplerBackend, capabilities: Capabilities, device: torch.device, need: Need
 ) -> None:
-    """Draw from two rows: all mass on a middle token, and half of it on the first and last token each.
-
-    :raises PluginError: the output is not what it has to be.
-    """
+    """Draw from two rows: all mass on a middle token, and half of it on the first and last token each."""
     logits = proof_logits(2, capabilities, device, need)
     vocab_size = logits.shape[1]
     expected = [{vocab_size // 2}, {0, vocab_size - 1}]
@@ -400,10 +395,7 @@ def _prove_sampler(
 def _prove_verifier(
     backend: VerifierBackend, capabilities: VerifyCapabilities, device: torch.device, need: Need
 ) -> None:
-    """Verify the drafts of two requests: a certain token, and an impossible token.
-
-    :raises PluginError: the output is not what it has to be.
-    """
+    """Verify the drafts of two requests: a certain token, and an impossible token."""
     logits = proof_logits(4, capabilities, device, need)
     vocab_size = logits.shape[1]
     peak = vocab_size // 2
@@ -430,10 +422,7 @@ def _prove_verifier(
 def _prove_scorer(
     backend: ScorerBackend, capabilities: Capabilities, device: torch.device, need: Need
 ) -> None:
-    """Score a certain token, and one of two equally likely tokens.
-
-    :raises PluginError: the output is not what it has to be.
-    """
+    """Score a certain token, and one of two equally likely tokens."""
     logits = proof_logits(2, capabilities, device, need)
     peak = logits.shape[1] // 2
     logits[:, peak] = PEAK

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self, TypeAlias
 from torch import Tensor
 
 from tokendraw._torch.tensors import check_integers, check_vector
-from tokendraw.backends.description.declared import at_least, check_fields
+from tokendraw.backends.declared import at_least, check_fields
 from tokendraw.parameters.fields import (
     COLUMNS,
     FILTER_PARAMETERS,
@@ -269,7 +269,6 @@ _facts_of = lru_cache(_MAX_FACTS)(BatchFacts.of_kinds)
 
 
 def row_kinds(columns: Columns) -> Iterable[RowKind]:
-    """Return the kind of each request's rows."""
     return zip(
         [value == 0.0 for value in columns["temperature"]],
         *[

@@ -20,8 +20,8 @@ from tokendraw._torch.tensors import (
     uploaded,
 )
 from tokendraw._torch.untraced import made_untraced, untraced
-from tokendraw.backends.description.capabilities import INPUT_DTYPES, DraftKind
-from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
+from tokendraw.backends.description import INPUT_DTYPES, DraftKind
+from tokendraw.errors import InvalidInputError, InvalidParameterError
 from tokendraw.parameters.fields import are_integers, check_flag, each, integer, integers
 
 _DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)

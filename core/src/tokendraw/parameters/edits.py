@@ -9,8 +9,7 @@ from struct import pack, unpack
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import format_value, type_name
+from tokendraw.errors import InvalidParameterError, format_value, type_name
 from tokendraw.parameters.fields import LARGEST_FLOAT32, each, integer, integers, of_row, real
 
 Edit: TypeAlias = Literal[
@@ -181,7 +180,6 @@ def _bias(found: object, row: int | str | None, vocab_size: int | None) -> dict[
 
 
 def _thinking_budget(found: Any, row: int | str | None, vocab_size: int | None) -> dict[str, Any]:
-    """Check a thinking budget: the fields of :class:`CheckedEdits`, none for None."""
     if found is None:
         return {}
     if not isinstance(found, Sequence) or isinstance(found, (str, bytes)) or len(found) != 3:
@@ -205,7 +203,6 @@ def _thinking_budget(found: Any, row: int | str | None, vocab_size: int | None) 
 
 
 def _dry(params: Any, row: int | str | None, vocab_size: int | None) -> dict[str, Any]:
-    """Check the settings of DRY: the fields of :class:`CheckedEdits`, none where it is off."""
     needed = "a finite float32 >= 0 (0: off)"
     multiplier = real("dry_multiplier", params.dry_multiplier, row, 0.0, LARGEST_FLOAT32, needed)
     base = real("dry_base", params.dry_base, row, 1.0, LARGEST_FLOAT32, "a finite float32 >= 1")

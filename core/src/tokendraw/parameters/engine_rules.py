@@ -11,8 +11,14 @@ from typing import Any
 
 from tokendraw.backends.discovery.settings import WARMUP_RULES
 from tokendraw.backends.resolution.candidate import State
-from tokendraw.errors.exceptions import InvalidParameterError, SettingsError
-from tokendraw.errors.formatting import all_of, format_value, nearest_or_all, type_name
+from tokendraw.errors import (
+    InvalidParameterError,
+    SettingsError,
+    all_of,
+    format_value,
+    nearest_or_all,
+    type_name,
+)
 from tokendraw.filters.installed import find_filter, installed_filters
 from tokendraw.parameters.fields import ORDERS, PARAMETERS
 from tokendraw.parameters.params import SamplingParams

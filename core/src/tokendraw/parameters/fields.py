@@ -11,9 +11,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-from tokendraw.backends.description.capabilities import FILTER_ORDERS, Filter
-from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import format_value, type_name
+from tokendraw.backends.description import FILTER_ORDERS, Filter
+from tokendraw.errors import InvalidParameterError, format_value, type_name
 
 _T = TypeVar("_T")
 FieldKind: TypeAlias = Literal["real", "integer", "flag"]
@@ -186,7 +185,6 @@ FACT_OF_COLUMN: dict[str, str] = {
 
 
 def each(name: str, values: Iterable[_T], needed: str, row: int | str | None = None) -> Iterator[_T]:
-    """Iterate over ``values``."""
     try:
         return iter(values)
     except TypeError:
@@ -288,7 +286,6 @@ def check_logprobs(logprobs: int | None, vocab_size: int | None, limit: int) -> 
 
 
 def out_of_range(field: str, row: int | str | None, needed: str, found: object) -> InvalidParameterError:
-    """Make the error for a value out of range."""
     return InvalidParameterError(f"'{field}'{of_row(row)} needs {needed}, found {format_value(found)}.")
 
 

@@ -26,8 +26,7 @@ from tokendraw._torch.tensors import (
     uploaded,
 )
 from tokendraw._torch.untraced import made_untraced, untraced
-from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.errors.formatting import type_name
+from tokendraw.errors import InvalidInputError, InvalidParameterError, type_name
 from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_TOKEN_ID
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
@@ -376,10 +375,7 @@ def _num_slots(tensors: Mapping[str, Tensor]) -> int | None:
 
 
 def _check_indices(tensors: Mapping[str, Tensor], *, anywhere: bool = False) -> None:
-    """Refuse slots out of range, and positions below 0.
-
-    :param anywhere: look at values on other devices than the CPU too, and wait for those.
-    """
+    """Refuse slots out of range, and positions below 0."""
     index = tensors.get("row_index")
     if index is not None and (anywhere or index.is_cpu) and index.shape[0]:
         slots = _num_slots(tensors)
@@ -397,10 +393,7 @@ def check_positions(positions: Tensor, *, anywhere: bool = False) -> None:
 
 
 def missing_positions(owner: str = "") -> InvalidParameterError:
-    """Make the error for a seed without positions.
-
-    :param owner: of the seed, such as `` of row 3``.
-    """
+    """Make the error for a seed without positions."""
     return InvalidParameterError(
         f"'seed'{owner} needs 'positions', found none: without them every step would draw with the same noise. "
         "Pass positions, one integer a row: the sequence length minus one."

@@ -7,10 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-from tokendraw.backends.description.capabilities import FILTER_ORDERS, FilterOrder
+from tokendraw.backends.description import FILTER_ORDERS, FilterOrder
 from tokendraw.backends.discovery.guard import format_origin, package_of
-from tokendraw.errors.exceptions import FilterError, InvalidParameterError
-from tokendraw.errors.formatting import format_error, type_name
+from tokendraw.errors import FilterError, InvalidParameterError, format_error, type_name
 from tokendraw.filters.base import Filter
 from tokendraw.filters.installed import find_filter
 from tokendraw.parameters.edits import check_edits, read_ids, refuse_edits

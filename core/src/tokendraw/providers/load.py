@@ -11,11 +11,10 @@ from tokendraw import operations as _registry
 from tokendraw._torch.importing import require_torch
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends import machine
-from tokendraw.backends.description.capabilities import LOGPROBS_MODES, Host, HostNeed, LogprobsMode, Need
+from tokendraw.backends.description import LOGPROBS_MODES, Host, HostNeed, LogprobsMode, Need
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.resolution.candidate import Choice
-from tokendraw.errors.exceptions import InvalidParameterError, SettingsWarning, announce
-from tokendraw.errors.formatting import format_value, one_of
+from tokendraw.errors import InvalidParameterError, SettingsWarning, announce, format_value, one_of
 from tokendraw.providers.resolve import gather, needed
 
 if TYPE_CHECKING:
@@ -141,7 +140,6 @@ def load_sampler(
 
 
 def check_name(argument: str, plugin: object) -> None:
-    """Refuse anything but a plugin's name, names by operation, or None."""
     if isinstance(plugin, Mapping):
         for operation, names in plugin.items():
             is_list = isinstance(names, (tuple, list)) and all(isinstance(name, str) for name in names)

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 from tokendraw import operations
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends import machine
-from tokendraw.backends.description.capabilities import Host, HostNeed
-from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description import Host, HostNeed, Operation
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.discovery.discover import Discovery
 from tokendraw.backends.discovery.discover import gather as _gather
 from tokendraw.backends.resolution.candidate import Candidate, Choice, Resolution
 from tokendraw.backends.resolution.decide import decide as _decide
-from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import type_name
+from tokendraw.errors import InvalidParameterError, type_name
 
 if TYPE_CHECKING:
     import torch
@@ -41,10 +39,7 @@ def discover(
 
 @untraced
 def discover_all() -> dict[str, tuple[Candidate, ...]]:
-    """List every installed plugin for this machine by operation, sorted by name.
-
-    :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
-    """
+    """List every installed plugin for this machine by operation, sorted by name."""
     discovery = gather(machine.detect_host(), _settings.read_settings().choice())
     return {about.name: discovery.candidates(about, about.need()) for about in operations.each()}
 
@@ -93,7 +88,6 @@ def decide(
 
 
 def gather(host: Host, choice: Choice) -> Discovery:
-    """Find and load every installed plugin, for whichever operation."""
     return _gather(host, choice, operations.capabilities_type)
 
 

@@ -8,8 +8,7 @@ from functools import partial
 import torch
 
 from tokendraw._torch.untraced import untraced
-from tokendraw.backends.description.capabilities import DraftKind
-from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description import DraftKind, Operation
 from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.calls.rows import RowCall
 from tokendraw.calls.warmup import Batches, CallGroups, warm_up

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tokendraw import operations
-from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
+from tokendraw.backends.description import HostCapabilities, HostNeed
 from tokendraw.backends.discovery import settings
 from tokendraw.backends.resolution.candidate import Candidate, Resolution
 from tokendraw.providers.load import find_device

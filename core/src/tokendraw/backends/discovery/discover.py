@@ -21,9 +21,14 @@ import importlib_metadata
 import pluggy
 from packaging.utils import canonicalize_name
 
-from tokendraw.backends.description.capabilities import Host, HostNeed
-from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.description.plugin_info import API_VERSION, OLDEST_API_VERSION, PluginInfo
+from tokendraw.backends.description import (
+    API_VERSION,
+    OLDEST_API_VERSION,
+    Host,
+    HostNeed,
+    Operation,
+    PluginInfo,
+)
 from tokendraw.backends.discovery import entry_points, guard
 from tokendraw.backends.discovery.guard import guarded, package_of
 from tokendraw.backends.discovery.settings import read_settings
@@ -32,8 +37,7 @@ from tokendraw.backends.resolution.admission import admit, author_of, disabled_r
 from tokendraw.backends.resolution.candidate import Candidate, Choice, Extension, State
 from tokendraw.backends.resolution.decide import assess
 from tokendraw.backends.resolution.messages import disable_setting
-from tokendraw.errors.exceptions import PluginError, is_first
-from tokendraw.errors.formatting import all_of, format_line, format_value, printable
+from tokendraw.errors import PluginError, all_of, format_line, format_value, is_first, printable
 
 if TYPE_CHECKING:
     import torch
@@ -86,17 +90,11 @@ class Discovery:
     """Hooks of each plugin that loaded, by its name."""
 
     def candidates(self, operation: Operation, need: HostNeed) -> tuple[Candidate, ...]:
-        """Assess and probe every plugin for an operation, with state and reason. A plugin's failure raises nothing.
-
-        :param need: of the operation's need type.
-        """
+        """Assess and probe every plugin for an operation, with state and reason. A plugin's failure raises nothing."""
         return tuple(self._assess(c, operation, need) for c in self.plugins)
 
     def offered(self, name: str, operation: Operation) -> Any:
-        """Look up the capabilities of a loaded plugin in an operation.
-
-        :raises KeyError: there is none of that name, or it does not offer the operation.
-        """
+        """Look up the capabilities of a loaded plugin in an operation."""
         info = next(c.info for c in self.plugins if c.name == name and c.info is not None)
         return info.operations[operation.name]
 
@@ -131,10 +129,7 @@ class Discovery:
 
 
 def gather(host: Host, choice: Choice, type_of: CapabilitiesType) -> Discovery:
-    """Find and load every installed plugin. Raises nothing on their account.
-
-    :param type_of: looks up the types of capabilities that plugins may offer.
-    """
+    """Find and load every installed plugin. Raises nothing on their account."""
     plugins: list[Candidate] = []
     hooks: dict[str, pluggy.HookRelay] = {}
     for candidate in admit(entry_points.find_entry_points(), choice):

@@ -15,11 +15,11 @@ import importlib_metadata
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tokendraw.backends.description.plugin_info import NAME_RULE, is_name
+from tokendraw.backends.description import NAME_RULE, is_name
 from tokendraw.backends.resolution.admission import is_first_party
 from tokendraw.backends.resolution.candidate import Candidate, Extension, State
 from tokendraw.backends.resolution.upstream import is_version
-from tokendraw.errors.formatting import format_value, is_printable, printable
+from tokendraw.errors import format_value, is_printable, printable
 
 PLUGIN_GROUP = "tokendraw.plugins"
 FILTER_GROUP = "tokendraw.filters"

@@ -9,8 +9,7 @@ from pathlib import PurePath
 from typing import TypeVar
 
 from tokendraw.backends.discovery import settings
-from tokendraw.errors.exceptions import PluginError
-from tokendraw.errors.formatting import format_error, printable
+from tokendraw.errors import PluginError, format_error, printable
 
 T = TypeVar("T")
 

@@ -65,7 +65,6 @@ def call_in_new_process(
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """Kill a process and its children, for example compilers."""
     if hasattr(os, "killpg"):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

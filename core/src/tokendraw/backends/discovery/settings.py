@@ -17,8 +17,7 @@ from typing import Any
 from tokendraw.backends.discovery.entry_points import FILTER_GROUP, OPERATION_GROUP, declarations
 from tokendraw.backends.resolution.admission import FIRST_PARTY
 from tokendraw.backends.resolution.candidate import Choice
-from tokendraw.errors.exceptions import SettingsError
-from tokendraw.errors.formatting import format_line, format_value, nearest, one_of, printable
+from tokendraw.errors import SettingsError, format_line, format_value, nearest, one_of, printable
 
 _PREFIX = "TOKENDRAW_"
 VARIABLES = (
@@ -150,15 +149,11 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
 
 
 def is_debugging() -> bool:
-    """Whether ``TOKENDRAW_DEBUG`` is set."""
     return _boolean("TOKENDRAW_DEBUG", os.environ.get("TOKENDRAW_DEBUG", "").strip() or "0")
 
 
 def is_switched_off(variable: str) -> bool:
-    """Whether a variable with default on, such as ``TOKENDRAW_VLLM``, is set to 0 or false.
-
-    :raises SettingsError: it is set to something else than a boolean.
-    """
+    """Whether a variable with default on, such as ``TOKENDRAW_VLLM``, is set to 0 or false."""
     return not _boolean(variable, os.environ.get(variable, "").strip() or "1")
 
 

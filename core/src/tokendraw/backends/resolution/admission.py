@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from packaging.utils import canonicalize_name
 
-from tokendraw.backends.description.plugin_info import is_name
+from tokendraw.backends.description import is_name
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State
-from tokendraw.errors.formatting import all_of
+from tokendraw.errors import all_of
 
 FIRST_PARTY: Mapping[str, str] = {
     "native": "tokendraw-native",
@@ -32,12 +32,10 @@ FIRST_PARTY_OPERATIONS: Mapping[str, str] = {
 
 
 def is_first_party(name: str, distribution: str) -> bool:
-    """Whether the reserved ``name`` belongs to ``distribution``."""
     return FIRST_PARTY.get(name) == canonicalize_name(distribution)
 
 
 def author_of(name: str) -> str:
-    """Name whom to tell about a fault in the code of a plugin."""
     return "tokendraw's maintainers" if name in FIRST_PARTY else "its author"
 
 
@@ -76,12 +74,10 @@ def conflicts(candidates: Iterable[Candidate]) -> dict[str, tuple[Candidate, ...
 
 
 def claimants(candidates: Iterable[Candidate]) -> list[str]:
-    """Write claimants as ``acme-tokendraw 1.0``."""
     return [f"{c.distribution} {c.version}".rstrip() for c in candidates]
 
 
 def disabled_reason(name: str, choice: Choice, *, first_party: bool) -> str | None:
-    """Word why the user's choice leaves a plugin or a filter out."""
     if name in choice.disabled:
         return f"switched off by {choice.disabled_source}"
     if choice.first_party_only and not first_party:
@@ -90,12 +86,10 @@ def disabled_reason(name: str, choice: Choice, *, first_party: bool) -> str | No
 
 
 def reserved_reason(name: str, owner: str, claimant: str) -> str:
-    """Word the refusal of a name that belongs to the distribution ``owner``."""
     return f"the name {name!r} is reserved for the distribution {owner}, found it in {claimant}; rename the entry point"
 
 
 def disputed_reason(name: str, owners: Sequence[str]) -> str:
-    """Word the refusal of a name that several distributions claim."""
     surplus = "one" if len(owners) == 2 else "all but one"
     return f"the name {name!r} is claimed by {all_of(owners)}; uninstall {surplus} of them"
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from tokendraw.backends.description.capabilities import Host
-from tokendraw.backends.description.plugin_info import PluginInfo
+from tokendraw.backends.description import Host, PluginInfo
 
 
 class State(StrEnum):

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tokendraw.backends.description.capabilities import Host, HostNeed
-from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description import Host, HostNeed, Operation
 from tokendraw.backends.resolution import checks, messages, upstream
 from tokendraw.backends.resolution.admission import admit, conflicts
 from tokendraw.backends.resolution.candidate import Candidate, Choice, Decision, Resolution, State
