@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tokendraw.kept_set import KeptIds as KeptIds
     from tokendraw.kept_set import kept_ids as kept_ids
     from tokendraw.kept_set import kept_mask as kept_mask
+    from tokendraw.operations.row_methods import Sampler as Sampler
     from tokendraw.output import LogprobsTensors as LogprobsTensors
     from tokendraw.output import SamplerOutput as SamplerOutput
     from tokendraw.output import ScoreOutput as ScoreOutput
@@ -38,22 +39,12 @@ if TYPE_CHECKING:
     from tokendraw.parameters.drafts import Drafts as Drafts
     from tokendraw.parameters.metadata import SamplingMetadata as SamplingMetadata
     from tokendraw.parameters.params import SamplingParams as SamplingParams
+    from tokendraw.providers.load import discover as discover
     from tokendraw.providers.load import load as load
     from tokendraw.providers.load import load_sampler as load_sampler
-    from tokendraw.providers.resolve import discover as discover
-    from tokendraw.providers.resolve import resolve as resolve
-    from tokendraw.providers.sampler import Sampler as Sampler
+    from tokendraw.providers.load import resolve as resolve
 
-_MODULES = (
-    "filters",
-    "philox",
-    "plugin",
-    "probabilities",
-    "resolution",
-    "row_parameters",
-    "speculative",
-)
-"""Public modules, which are imported when they are first asked for."""
+_MODULES = ("filters", "philox", "plugin", "probabilities", "resolution", "row_parameters", "speculative")
 
 _MOVED = {"PagedKVPlan": "tokendraw_engine_ops.paged_kv"}
 _REMOVED = {"VocabShard": "gather the logits of all ranks, and draw from whole rows"}

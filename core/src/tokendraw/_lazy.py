@@ -23,8 +23,7 @@ def lazy_names(
 
     :param names: the same names by the module that defines them, separated by blanks; None: read from the block.
     :param modules: submodules of a package, which are no part of its ``__all__``.
-    :param removed: what to do instead, by names of the last release that are gone: these raise an ImportError that
-        says so.
+    :param removed: what to do instead, by names of the last release that are gone: an ImportError says so.
     :param moved_names: modules of other distributions that have the former names of the face.
     """
     caller = sys._getframe(1)
@@ -50,6 +49,9 @@ def lazy_names(
         try:
             module = importlib.import_module(homes()[name])
         except ModuleNotFoundError as error:
+            package = homes()[name].partition(".")[0]
+            if error.name == package:
+                raise _not_installed(package) from None
             if error.name != "torch":
                 raise
             from tokendraw._torch.importing import absence
@@ -99,14 +101,7 @@ def names_of(face: str, package: str) -> tuple[Callable[[str], Any], Callable[[]
         except ModuleNotFoundError as error:
             if error.name != package:
                 raise
-            from tokendraw.errors import how_to_install
-
-            distribution = package.replace("_", "-")
-            raise ImportError(
-                f"{package!r} needs the distribution {distribution}, which is not installed; run "
-                f"{how_to_install(distribution)}.",
-                name=package,
-            ) from None
+            raise _not_installed(package) from None
 
     def get(name: str) -> Any:
         is_asked_by_python = name.startswith("__") and name != "__all__"
@@ -116,3 +111,14 @@ def names_of(face: str, package: str) -> tuple[Callable[[str], Any], Callable[[]
         return getattr(module, name)
 
     return get, lambda: list(load().__all__)
+
+
+def _not_installed(package: str) -> ImportError:
+    from tokendraw.errors import how_to_install
+
+    distribution = package.replace("_", "-")
+    return ImportError(
+        f"{package!r} needs the distribution {distribution}, which is not installed; run "
+        f"{how_to_install(distribution)}.",
+        name=package,
+    )

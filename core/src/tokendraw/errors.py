@@ -101,12 +101,7 @@ _OURS = ("tokendraw.", "tokendraw_testing.", "tokendraw_bench.", "torch._dynamo.
 
 
 def announce(
-    category: type[TokendrawWarning],
-    text: str,
-    *,
-    strict: bool,
-    once_for: Hashable = None,
-    outcome: str = "",
+    category: type[TokendrawWarning], text: str, *, strict: bool, once_for: Hashable = None, outcome: str = ""
 ) -> None:
     """Warn once per process, category and subject, at the line of tokendraw's caller.
 
@@ -205,7 +200,6 @@ def format_line(text: str, limit: int = MAX_TEXT_CHARS) -> str:
 
 
 def is_printable(text: object, limit: int = MAX_TEXT_CHARS) -> bool:
-    """Whether a value is a single printable line of limited length."""
     return type(text) is str and len(text) <= limit and text.isprintable()
 
 
@@ -257,7 +251,6 @@ _FOLDERS = {
     "tokendraw-transformers": "./integrations/transformers",
     "tokendraw-vllm": "./integrations/vllm",
 }
-"""Folder of each distribution in a checkout."""
 
 
 def pip_install(distribution: str, extra: str = "", *, options: str = "") -> str:

@@ -25,7 +25,6 @@ class PageSection(NamedTuple):
 
     title: str
     texts: Sequence[str] = ()
-    """Paragraphs."""
     codes: Sequence[str] = ()
     """Command lines and tracebacks."""
     chart: Mapping[str, Any] | None = None

@@ -18,8 +18,7 @@ class RowMasses(NamedTuple):
 
     :ivar max: float32: the largest value.
     :ivar threshold: float32: a token is kept if its value is at least this, and at most ``ceiling``.
-    :ivar kept: Sum of ``exp((x - max x) / T)`` over the kept tokens; of ``exp((x - ceiling) / T)`` where there is a
-        ceiling.
+    :ivar kept: Sum of ``exp((x - m) / T)`` over the kept tokens; m is the ceiling, or max x where there is none.
     :ivar mass: Sum of ``exp((x - max x) / T)`` over all tokens.
     :ivar raw: Sum of ``exp(x - max x)`` over all tokens.
     :ivar ceiling: float32: the greatest kept value; None: every row keeps its largest value.

@@ -153,8 +153,7 @@ class VerifyOutput:
     """The outcome of a verification of B requests with at most K drafts each.
 
     :ivar token_ids: [B, K + 1] int64: the accepted drafts, one further token, then ``PAD_TOKEN_ID``. The further token
-        is the recovered token where a draft was rejected, else the bonus token. Each is in [0, V) whatever the logits
-        hold.
+        is the recovered token where a draft was rejected, else the bonus token. Each is in [0, V).
     :ivar num_accepted: [B] int32: number of accepted drafts; a request emits ``num_accepted + 1`` tokens.
     :ivar valid: [B] bool: False where a row of target or draft was used that held NaN, or nothing above -inf. Used are
         the target rows from the first up to the one that made the last emitted token, and of the drafts' rows those

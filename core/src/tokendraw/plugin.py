@@ -35,8 +35,8 @@ A complete plugin, in the package that the entry point names::
 An operation of another distribution comes by an entry point ``name = "package.module:OPERATION"`` of the group
 ``tokendraw.operations``, where OPERATION is an :class:`Operation` and ``name`` its name. The module that the record
 names holds ``prove``, ``CALLS`` and ``PROVIDER``: a :class:`Call` for each method, and a :class:`Provider` whose
-methods pass such a call to :func:`dispatch`. :func:`tensor_operation` makes all three where the methods are functions
-of tensors. ``tokendraw.load(name)`` returns the provider.
+methods :func:`provider_method` makes of these. :func:`tensor_operation`, of tokendraw-engine-ops, makes all three where
+the methods are functions of tensors. ``tokendraw.load(name)`` returns the provider.
 
 Importing that module must not import torch, triton or the upstream library: ``tokendraw list`` loads every plugin.
 """
@@ -93,13 +93,10 @@ if TYPE_CHECKING:
     from tokendraw.calls.call import OutputCheck as OutputCheck
     from tokendraw.calls.call import check_type as check_type
     from tokendraw.calls.call import wrong_object as wrong_object
+    from tokendraw.calls.dispatch import Provider as Provider
     from tokendraw.calls.dispatch import dispatch as dispatch
-    from tokendraw.calls.provider import Provider as Provider
-    from tokendraw.calls.tensor_function import TensorFunction as TensorFunction
-    from tokendraw.calls.tensor_function import tensor_operation as tensor_operation
-    from tokendraw.edits import (
-        LogitsProcessorBackend as LogitsProcessorBackend,
-    )
+    from tokendraw.calls.dispatch import provider_method as provider_method
+    from tokendraw.edits import LogitsProcessorBackend as LogitsProcessorBackend
     from tokendraw.edits import ProcessCapabilities as ProcessCapabilities
     from tokendraw.edits import ProcessNeed as ProcessNeed
     from tokendraw.edits.tables import EditFacts as EditFacts
@@ -129,6 +126,8 @@ if TYPE_CHECKING:
     from tokendraw.parameters.fields import check_flag as check_flag
     from tokendraw.parameters.fields import integer as integer
     from tokendraw.philox import numpy_is_usable as numpy_is_usable
+    from tokendraw_engine_ops.tensor_function import TensorFunction as TensorFunction
+    from tokendraw_engine_ops.tensor_function import tensor_operation as tensor_operation
 
 _MOVED = {"Sm90W4Capabilities": "tokendraw_engine_ops.operations"}
 __getattr__, __dir__ = lazy_names(__name__, moved_names=_MOVED)

@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from tokendraw.backends.proof import random_state_kept as random_state_kept
     from tokendraw.backends.resolution.admission import FIRST_PARTY as FIRST_PARTY
     from tokendraw.calls.negotiator import is_out_of_memory as is_out_of_memory
-    from tokendraw.calls.tensor_function import TensorCall as TensorCall
-    from tokendraw.calls.tensor_function import difference as difference
-    from tokendraw.calls.tensor_function import example as example
-    from tokendraw.calls.tensor_function import on_device as on_device
-    from tokendraw.calls.tensor_function import tensors_of as tensors_of
     from tokendraw.errors import all_of as all_of
     from tokendraw.errors import format_error as format_error
     from tokendraw.errors import format_value as format_value
@@ -43,6 +38,11 @@ if TYPE_CHECKING:
     from tokendraw.providers.single_plugin import find_unsupported as find_unsupported
     from tokendraw.providers.single_plugin import make_call as make_call
     from tokendraw.providers.single_plugin import run_call as run_call
+    from tokendraw_engine_ops.tensor_function import TensorCall as TensorCall
+    from tokendraw_engine_ops.tensor_function import difference as difference
+    from tokendraw_engine_ops.tensor_function import example as example
+    from tokendraw_engine_ops.tensor_function import on_device as on_device
+    from tokendraw_engine_ops.tensor_function import tensors_of as tensors_of
 
 _REMOVED = dict.fromkeys(
     ("heavy_imports", "slow_start"),

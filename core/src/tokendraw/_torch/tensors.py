@@ -132,7 +132,7 @@ def uploaded(columns: Mapping[str, Column], device: torch.device) -> dict[str, T
             else torch.empty(0, dtype=dtype, device=device)
             for (name, (values, dtype)), start in zip(columns.items(), starts, strict=True)
         }
-    on_device = _copy([torch.frombuffer(packed, dtype=torch.uint8)], device)
+    on_device = uploaded_vectors([torch.frombuffer(packed, dtype=torch.uint8)], device)
     sizes = [len(values) * dtype.itemsize for values, dtype in columns.values()]
     ends = [*starts[1:], len(packed)]
     padded = [(size, end - start - size) for start, size, end in zip(starts, sizes, ends, strict=True)]
@@ -141,15 +141,6 @@ def uploaded(columns: Mapping[str, Column], device: torch.device) -> dict[str, T
     return {
         name: piece.view(dtype) for (name, (_, dtype)), piece in zip(columns.items(), pieces, strict=True)
     }
-
-
-def uploaded_words(pieces: list[Tensor], device: torch.device) -> Tensor:
-    """Copy vectors of int32 on the host, one behind the other, to a device as :func:`uploaded` does.
-
-    :returns: [their lengths together] int32, aligned to 16 bytes.
-    :raises InvalidInputError: a CUDA graph is being captured.
-    """
-    return _copy(pieces, device)
 
 
 def device_of(device: Any) -> torch.device:
@@ -165,8 +156,11 @@ def device_of(device: Any) -> torch.device:
         ) from error
 
 
-def _copy(pieces: list[Tensor], device: torch.device) -> Tensor:
-    """Copy vectors of one dtype on the host to a device, one behind the other; a single one to the CPU is itself."""
+def uploaded_vectors(pieces: list[Tensor], device: torch.device) -> Tensor:
+    """Copy vectors of one dtype on the host, one behind the other, to a device as :func:`uploaded` does.
+
+    A single one to the CPU is itself.
+    """
     if device.type == "cuda" and is_capturing():
         raise InvalidInputError(
             "an upload of parameters or drafts needs a stream that captures no CUDA graph, found one that does: its "

@@ -3,8 +3,7 @@
 A call looks at what only the host knows (who serves a batch, which kernel was compiled, whether a row asked for
 logprobs) and launches kernels of its own. Traced, all of that would become constants of the graph.
 
-Nothing here loads ``torch._dynamo``, the front of ``torch.compile``: a program that compiles nothing does not pay the
-second that this takes.
+Nothing here loads ``torch._dynamo``, the front of ``torch.compile``, which takes a second.
 """
 
 from __future__ import annotations

@@ -58,7 +58,6 @@ def some_of(words: tuple[str, ...]) -> Rule:
 
 
 def check_fields(record: Any) -> None:
-    """Check every field of a dataclass against its declaration."""
     names, values_of, rules = _rules(type(record))  # type: ignore[arg-type]
     for name, value, rule in zip(names, values_of(record), rules, strict=True):
         if not rule.fits(value):

@@ -90,8 +90,7 @@ def are_words(value: Any) -> bool:
 
 
 _Number: TypeAlias = Annotated[
-    int,
-    Rule(("an integer from 0 to 2**63 - 1",), lambda value: type(value) is int and 0 <= value < 2**63),
+    int, Rule(("an integer from 0 to 2**63 - 1",), lambda value: type(value) is int and 0 <= value < 2**63)
 ]
 _Words: TypeAlias = Annotated[
     tuple[str, ...],
@@ -142,12 +141,10 @@ class Capabilities(HostCapabilities):
     :ivar logprobs_modes: Modes of log-probabilities that are returned, of ``LOGPROBS_MODES``; (): none.
     :ivar logprob_token_ids: Whether ``LogprobsTensors.given_logprobs`` is filled, in each of these modes.
     :ivar filters: Filters that are applied, each with ``per_row`` or ``scalar`` (one value for the whole batch).
-    :ivar row_moments: Moments of a row that are computed for :mod:`tokendraw.filters`, of ``MOMENTS``; (): rows with
-        filters from moments are not served.
+    :ivar row_moments: Moments of a row for :mod:`tokendraw.filters`, of ``MOMENTS``; (): no filters from moments.
     :ivar filter_orders: Orders of the filters that are served, of ``FILTER_ORDERS``.
     :ivar tie_rule: ``value`` keeps every token tied with the last kept one; ``exact_k`` keeps exactly k.
-    :ivar seeding: ``counter``: a seed per row, as :mod:`tokendraw.philox` says; ``launch``: a seed per call; ``none``:
-        no seeds.
+    :ivar seeding: ``counter``: a seed per row, as in :mod:`tokendraw.philox`; ``launch``: one per call; ``none``: none.
     :ivar greedy: Whether rows of temperature 0 may stand in a batch.
     :ivar gumbel_dtypes: Precisions of the noise that are offered: ``fp32``, ``fp64``.
     :ivar valid_flag: Whether ``SamplerOutput.valid`` tells rows with NaN, or without any finite logit, from the others.
@@ -209,12 +206,10 @@ class Need(HostNeed):
     :ivar gumbel_dtype: Precision of the noise: ``fp32``, or ``fp64``, which computes in float64 throughout.
     :ivar dtype: Dtype of the logits by its torch name; None when not known yet.
     :ivar vocab_size: Vocabulary size V; None when not known yet.
-    :ivar valid_flag: Whether ``SamplerOutput.valid`` has to tell rows with NaN, or without any finite logit, from the
-        others.
+    :ivar valid_flag: Whether ``SamplerOutput.valid`` has to be False in rows with NaN, or without any finite logit.
     :ivar threshold: Whether every output carries the least kept value of each row, ``SamplerOutput.threshold``.
     :ivar batch_invariant: Whether a seeded row's token has to be the same in any batch.
-    :ivar seeding: ``counter`` needs a sampler that serves seeded rows without a companion; ``none``: a companion may
-        serve them.
+    :ivar seeding: ``counter`` needs a sampler that serves seeded rows itself; ``none``: a companion may serve them.
     :ivar tie_rule: Tie rule that the sampler has to follow; None: the advertised one. ``either`` lets a sampler change
         the rule from batch to batch, where kernels with the other rule are faster.
     :ivar max_logprobs: Largest ``SamplingParams.logprobs``; None: any, up to the whole vocabulary. A batch that needs
@@ -262,10 +257,8 @@ class Release:
 
     Rows about one operation, or about all, ascend and begin with the release ``0``, so that every version has one.
 
-    :ivar since: First release that the row is about, such as ``0.6.16.post3``, with the pre-releases and builds of that
-        release.
-    :ivar says: Behaviour of these releases, to follow a version number: ``packs layout v1``. Also the reason of a
-        refusal.
+    :ivar since: First release that the row is about, such as ``0.6.16.post3``, with its pre-releases and builds.
+    :ivar says: Behaviour of these releases, to follow a version number: ``packs layout v1``; the reason of a refusal.
     :ivar operation: Operation that the row is about; None: all operations.
     :ivar refused: Whether these releases are not used.
     :ivar change: Instruction to a user who moves to these releases: ``packed weights have to be packed again``.
@@ -286,8 +279,7 @@ class Upstream:
     :ivar versions: PEP 440 specifier of the versions that work, such as ``>=0.6.7,<0.8``.
     :ivar tested: Versions that the plugin was tested with by its authors, or PEP 440 ranges of them.
     :ivar releases: Known releases, a row each. Without any row, all versions in the range are used.
-    :ivar found: Findings in the files of the installed version by operation, worded like ``Release.says``. Findings
-        override ``releases``.
+    :ivar found: Findings in the files of the installed version by operation, worded like ``Release.says``, which win.
     """
 
     distribution: str
@@ -305,8 +297,7 @@ class PluginInfo:
     at nothing else. Texts are one printable line each: 100 characters at most for a name, a version or an architecture,
     500 for the others.
 
-    :ivar name: Name that users select, equal to the name of the entry point: lowercase letters, digits and single
-        hyphens.
+    :ivar name: Name that users select, that of the entry point: lowercase letters, digits and single hyphens.
     :ivar api_version: Version of the plugin API that the plugin is written for, ``tokendraw.plugin.API_VERSION``.
     :ivar priority: Priority from -1000000 to 1000000; a higher one is preferred. native is 0, specialised kernels are
         10 to 90.
@@ -374,15 +365,13 @@ class Operation:
     """A task for plugins.
 
     :ivar name: Name by which plugins offer the operation and callers load it.
-    :ivar module: Name of the module with ``prove``, ``CALLS`` and ``PROVIDER``, for the methods of the same names; or
-        ``module:object``.
+    :ivar module: Name of the module, or ``module:object``, with ``prove``, ``CALLS`` and ``PROVIDER`` for methods here.
     :ivar capabilities: Dataclass of the capabilities of a backend. The description that a plugin gives is checked
         against the types of the fields.
     :ivar need: Dataclass of the needs of a caller; can be made without arguments.
     :ivar methods: Methods that the object from ``tokendraw_build`` has to have.
     :ivar checks: Checks beyond those of the host, in the order in which their reasons are given.
-    :ivar default_checks: Checks for the default choice alone. An explicit choice with a companion is not rejected by
-        these.
+    :ivar default_checks: Checks for the default choice; an explicit choice with a companion may fail them.
     :ivar requirements: Properties of rows and calls that a backend may not support; a companion serves these.
     """
 

@@ -28,12 +28,7 @@ def build(
     device: torch.device,
     need: HostNeed,
 ) -> Any:
-    """Build a plugin's backend of an operation for one device, and prove it.
-
-    Torch's random state is left alone. One thread at a time does this.
-
-    :raises PluginError: it did not build, or did not serve rightly; the message is a reason in words.
-    """
+    """Build a plugin's backend of an operation for one device, and prove it."""
     package = package_of(hooks)
     with _lock, random_state_kept(device):
         backend = guarded(

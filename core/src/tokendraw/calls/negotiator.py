@@ -53,19 +53,15 @@ class Negotiator:
     device: torch.device
     """Device of all tensors that calls take and return."""
     need: Any
-    """Need of the caller, of the need type of every operation that is selected for."""
     discover: Callable[[], Discovery] | None = None
     """Finds and loads the installed plugins; None: nothing can be selected, and no backend replaced."""
     _: KW_ONLY
     strict: bool = False
-    """Whether warnings of decisions are raised."""
     debug: bool = False
-    """Whether every call is compared with the contract."""
     companions: bool = True
     """Whether another backend may serve beside the selected one, or in its place after a failure."""
     selected: InitVar[Iterable[Selection]] = ()
     before_build: Callable[[str], None] | None = None
-    """Called with the name of each plugin that is about to be built."""
 
     def __post_init__(self, selected: Iterable[Selection]) -> None:
         reseed_children()

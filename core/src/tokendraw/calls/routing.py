@@ -47,20 +47,16 @@ class LoadedBackend:
 
     name: str
     object: Any
-    """The object that the plugin built for the operation."""
     capabilities: Any = None
     unsupported: tuple[Requirement, ...] = ()
-    """Requirements of the operation that the backend does not meet."""
     package: str = ""
     """Top-level package of the plugin's code."""
     signatures: set[Hashable] = field(default_factory=set)
-    """Signatures of served calls."""
 
     @classmethod
     def of(
         cls, operation: Operation, name: str, backend: Any, capabilities: Any, need: Any, package: str = ""
     ) -> Self:
-        """Compare the capabilities with the requirements of an operation."""
         return cls(name, backend, capabilities, operation.unsupported(capabilities, need), package)
 
     def reason_against(self, call: Call | RowGroup) -> str | None:
@@ -233,9 +229,7 @@ class RowSplit:
     """The companion's rows of a batch. Indices lie on the device, so that a step uploads none."""
 
     staying: BatchFacts
-    """Facts about the rows that the chosen sampler draws."""
     leaving: BatchFacts
-    """Facts about the rows that the companion draws."""
     reasons: tuple[str, ...]
     """Kinds of rows that the chosen sampler cannot serve, in words."""
     num_staying: int
@@ -258,11 +252,7 @@ class RowSplit:
         companion: Any,
         unsupported: Sequence[tuple[Requirement, ...]],
     ) -> Self:
-        """Divide the rows of a call between the chosen sampler and a companion.
-
-        :param reasons: for each of the kinds the property that the chosen sampler does not support, or None.
-        :param unsupported: the requirements that the chosen sampler does not meet, and those of the companion.
-        """
+        """Divide the rows of a call between the chosen sampler and a companion."""
         of_row, widest = kinds.slot_of_row or range(kinds.num_rows), call.facts.max_logprobs
         leaves = [reason is not None for reason in reasons]
         rows = [row for row, slot in enumerate(of_row) if leaves[kinds.of_slot[slot]]]

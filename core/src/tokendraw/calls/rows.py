@@ -1,7 +1,6 @@
 """Calls with logits and parameters of rows: a token or a draft is drawn for each row, or a given token is scored.
 
-The checks of the inputs say what is needed and what was found, and read no values. A proof takes its logits and
-parameters from here too.
+The checks of the inputs read no values. A proof takes its logits and parameters from here too.
 """
 
 from __future__ import annotations
@@ -199,7 +198,6 @@ class RowCall(Call):
 
 
 _Field: TypeAlias = tuple[str, tuple[int, ...], torch.dtype]
-"""Name, shape and dtype of a tensor of an output."""
 
 
 class OutputForm(NamedTuple):
@@ -208,7 +206,6 @@ class OutputForm(NamedTuple):
     kind: type[Any]
     device: torch.device
     shape: tuple[int, ...]
-    """Shape of the tokens."""
     fields: tuple[_Field, ...]
     of_best: list[_Field] | None
     """Fields of the logprobs; None: no row wants any."""
@@ -277,7 +274,6 @@ def has_form(logits: object, form: LogitsForm) -> bool:
 
 
 def check_batch(name: str, logits: Tensor, metadata: SamplingMetadata, need: Need) -> None:
-    """Refuse metadata unfit for the logits, an entry a row, or beyond the need."""
     check_metadata(name, logits, metadata, need)
     rows = metadata.num_rows
     if rows is not None and rows != logits.shape[0]:

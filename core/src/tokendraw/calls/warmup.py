@@ -55,7 +55,6 @@ _DraftForm: TypeAlias = tuple[torch.dtype, torch.dtype, bool]
 CallGroup: TypeAlias = tuple[str, int, Iterable[Sequence[Call]]]
 """Title, number of calls, and lists of calls: those of a list are made side by side, when those before are over."""
 CallGroups: TypeAlias = Callable[[Selection], Iterable[CallGroup]]
-"""Makes up calls of every kind for the selected backends."""
 
 
 def warm_up(
@@ -298,7 +297,6 @@ class Batches:
 
 
 def _requests(vocab_size: int) -> Iterator[tuple[SamplingParams, ...]]:
-    """List sets of requests, to alternate in a batch."""
     examples: _Fields = {p.name: p.example for p in FILTER_PARAMETERS}
     examples["top_k"] = k = min(examples["top_k"], vocab_size)
     alone = {name: SamplingParams(**{name: value}) for name, value in examples.items()}

@@ -43,7 +43,6 @@ BUILT_IN: Mapping[str, str] = {
     "sample": "drawing:sample",
     "generate": "drawing:generate",
 }
-"""Commands of the core, each with its module and function."""
 OWNERS: Mapping[str, str] = {
     "check": "tokendraw-testing",
     "new": "tokendraw-testing",
@@ -187,7 +186,6 @@ def main() -> None:
 
 
 def _installed(ctx: click.Context) -> tuple[InstalledCommand, ...]:
-    """List the installed commands, once in a run of the main command."""
     if _INSTALLED not in ctx.meta:
         ctx.meta[_INSTALLED] = installed_commands()
     commands: tuple[InstalledCommand, ...] = ctx.meta[_INSTALLED]
@@ -195,10 +193,7 @@ def _installed(ctx: click.Context) -> tuple[InstalledCommand, ...]:
 
 
 def _stand_in(name: str, message: str, summary: str = "") -> click.Command:
-    """Make a command that refuses all arguments with a message.
-
-    :param summary: the line in ``--help``; "" leaves the command out of the list.
-    """
+    """Make a command that refuses all arguments with a message."""
 
     def refuse(arguments: tuple[str, ...]) -> None:
         raise TokendrawError(message)

@@ -27,13 +27,7 @@ from click.core import ParameterSource
 
 from tokendraw.backends.discovery import guard
 from tokendraw.cli.terminal import has_printed_json, print_json
-from tokendraw.errors import (
-    InvalidParameterError,
-    SettingsError,
-    TokendrawError,
-    TokendrawWarning,
-    as_error,
-)
+from tokendraw.errors import InvalidParameterError, SettingsError, TokendrawError, TokendrawWarning, as_error
 
 NOT_USABLE = 1
 USAGE = 2

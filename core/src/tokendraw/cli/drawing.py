@@ -29,13 +29,7 @@ import click
 
 from tokendraw import operations
 from tokendraw._torch.importing import require_torch
-from tokendraw.backends.description import (
-    FILTER_ORDERS,
-    INPUT_DTYPES,
-    GumbelDtype,
-    LogprobsMode,
-    Need,
-)
+from tokendraw.backends.description import FILTER_ORDERS, INPUT_DTYPES, GumbelDtype, LogprobsMode, Need
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand
@@ -48,7 +42,7 @@ from tokendraw.parameters.params import SamplingParams
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tokendraw.providers.sampler import Sampler
+    from tokendraw.operations.row_methods import Sampler
 
 _last_options = options.all_of_options(
     options.selection_options,
@@ -121,7 +115,7 @@ def load(sampler: str | None, device: str | None, need: Need) -> Sampler:
     settings = _settings.read_settings()
     negotiator, discovery = open_negotiator(settings, settings.choice(sampler, options.SAMPLER), device, need)
     negotiator.select(operations.find_operation("sample"), discovery)
-    from tokendraw.providers.sampler import Sampler
+    from tokendraw.operations.row_methods import Sampler
 
     return Sampler(negotiator)
 
@@ -150,12 +144,6 @@ def drawn_by(sampler: Sampler) -> str:
 # The logits in a file.
 
 ENDINGS = (".npy", ".safetensors")
-_REMOVED = {
-    ".npz": "numpy.save each array as .npy",
-    ".pt": "save the tensor with safetensors.torch.save_file",
-    ".pth": "save the tensor with safetensors.torch.save_file",
-}
-"""What to do in place of formats of the last release, whose readers unpickle or unzip."""
 _NAMES_SHOWN = 8
 
 
@@ -183,10 +171,7 @@ def _check_ending(path: Path) -> None:
         raise LogitsFileError(f"'{path}' needs to be a file, found {content}. Check the path.")
     if ending not in ENDINGS:
         content = f"the ending '{path.suffix}'" if ending else "no ending"
-        instead = f": {_REMOVED[ending]}" if ending in _REMOVED else ""
-        raise LogitsFileError(
-            f"'{path}' needs the ending {one_of(ENDINGS)}, found {content}. Convert it{instead}."
-        )
+        raise LogitsFileError(f"'{path}' needs the ending {one_of(ENDINGS)}, found {content}. Convert it.")
 
 
 def read_logits(path: Path, tensor: str | None = None) -> LogitsFile:
@@ -211,7 +196,6 @@ def read_logits(path: Path, tensor: str | None = None) -> LogitsFile:
 
 
 def _read(name: str, path: Path, ending: str, tensor: str | None) -> LogitsFile:
-    """Read a file, and name the file in every refusal."""
     try:
         if ending == ".npy":
             values = _read_npy(path, tensor)
@@ -434,7 +418,6 @@ _UNKNOWN = -1
 _ORDER = 4
 """Number of words in the longest n-gram; all but the last are the history."""
 _DISCOUNT = 0.75
-_WHOLE = "Leave it out: the text is printed when all of it is drawn"
 # A token has the space before it. A word keeps what belongs to it: built-in, sys.path, f(x), a[i], don't.
 _TOKEN = re.compile(r"\n\n| ?\w+(?:[-'\u2019./]\w+)*(?:\([^\s()]*\)|\[[^\s\[\]]*\])?| ?[^\w\s]")
 _SENTENCES = re.compile(r"[A-Z](?!.*(?:::=|>>>|---|===))(?:\S+ ){5,}.*[.:)]")
@@ -527,11 +510,6 @@ class DemoModel:
     "-n", "--tokens", type=click.IntRange(min=1), default=80, show_default=True, help="How many to draw."
 )
 @filters_option
-@options.removed_option("--compare", "Run it once for each setting, with the same --seed", is_flag=True)
-@options.removed_option("--stream", _WHOLE, is_flag=True)
-@options.removed_option("--no-stream", _WHOLE, is_flag=True)
-@options.removed_option("--samplers", "Name the filters, and the order by --filter-order")
-@options.removed_option("--show-chain", "tokendraw.kept_ids lists what a row keeps", is_flag=True)
 @options.gumbel_dtype_option
 @_last_options
 def generate(

@@ -7,8 +7,6 @@ nothing has to be left out: what is not kept adds 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,70 +15,25 @@ from tokendraw.edits.tables import OCCURRENCES, ONE_OUTPUT
 from tokendraw.errors import InvalidParameterError
 from tokendraw.parameters.edits import LARGEST_INT32
 
-TokenBounds: TypeAlias = tuple[Tensor, Tensor]
-"""Least and most, [2, 1, 1] int64 each, of the tokens of a history, placeholders included, and of ids."""
-
-
-class Workspace:
-    """The tensors of a step with K tokens a request, each allocated in the dtype and place of its use.
-
-    Slot S stands for every slot out of range.
-    """
-
-    def __init__(self, lengths: Tensor, bounds: TokenBounds, max_tokens: int, width: int) -> None:
-        """Allocate the tensors for the lengths that :class:`Histories` has, M and K."""
-        rows, empty = lengths.shape[1], partial(torch.empty, device=lengths.device)
-        full = partial(torch.full, dtype=torch.int64, device=lengths.device)
-        slots, columns = rows - 1, lengths.unsqueeze(2)
-        self.bounds = bounds
-        self.none = full((rows, width), -1)
-        """[S + 1, K] int64."""
-        self.values = empty(2, rows, width, dtype=torch.int64)
-        """[2, S + 1, K]: the tokens for the history, in which placeholders keep their numbers, and ids."""
-        self.changes = empty(2, rows, width, dtype=torch.bool)
-        """[2, S + 1, K]: whether a token is appended, and whether it is the first of an id."""
-        self.room = empty(rows, width, dtype=torch.bool)
-        """[S + 1, K]: whether a slot has room for a token."""
-        self.counts = empty(slots, width, dtype=torch.int32)
-        self.indices = empty(2, slots, width, dtype=torch.int64)
-        """[2, S, K]: in history and distinct ids."""
-        self.added = empty(2, slots, width, dtype=torch.int32)
-        """[2, S, K]: there."""
-        self.last = full((1,), max_tokens - 1)
-        allocated = [tensor for tensor in vars(self).values() if isinstance(tensor, Tensor)]
-        self.num_bytes = sum(tensor.nbytes for tensor in (*bounds, *allocated))
-        # The rest are views.
-        self.num_tokens, self.limit = columns[0], columns[2]
-        """[S + 1, 1] int32 each."""
-        self.lengths = columns[:2, :slots]
-        """[2, S, 1] int32: ``num_tokens`` and ``num_distinct``."""
-        self.kept, self.new_of_slots = self.changes[0], self.changes[1, :slots]
-        self.values_of_slots, self.changes_of_slots = self.values[:, :slots], self.changes[:, :slots]
-        self.ids_of_slots = self.values[1, :slots]
-        self.inputs = bounds, self.none, self.values, self.changes
-        if width == 1:
-            vectors = bounds[0][..., 0], bounds[1][..., 0]
-            self.vector_inputs = vectors, self.none[:, 0], self.values[..., 0], self.changes[..., 0]
-            """The inputs without their last dimension."""
-
 
 class Histories:
     """Appends tokens to ``history`` and ``distinct`` of the slots, and counts their ids."""
 
     @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
     def __init__(self, tokens: Tensor, lengths: Tensor, counts: Tensor) -> None:
-        """Allocate the workspace of steps with a token a request.
+        """Hold the tensors.
 
         :param tokens: [2, S, M] int32: ``history`` and ``distinct``.
         :param lengths: [3, S + 1] int32: ``num_tokens``, ``num_distinct`` and the capacity.
         """
         self._tokens = tokens
-        self._lengths = lengths
         self._counts = counts
-        most = torch.full((2, 1, 1), LARGEST_INT32, dtype=torch.int64, device=tokens.device)
-        most[1].fill_(counts.shape[1] - 1)
-        self._workspace = Workspace(lengths, (torch.zeros_like(most), most), tokens.shape[2], 1)
-        self.num_bytes = self._workspace.num_bytes
+        self._lengths = lengths[:2, :-1].unsqueeze(2)
+        self._limit = lengths[2, :-1].unsqueeze(1)
+        self._most = torch.full((2, 1, 1), LARGEST_INT32, dtype=torch.int64, device=tokens.device)
+        """[2, 1, 1]: the largest token of a history, placeholders included, and the largest id."""
+        self._most[1].fill_(counts.shape[1] - 1)
+        self._least = torch.zeros_like(self._most)
 
     def append(self, row_index: Tensor, token_ids: Tensor) -> None:
         """Append the tokens of rows.
@@ -91,56 +44,37 @@ class Histories:
         :param row_index: [B] integer, each slot at most once.
         :param token_ids: [B] or [B, K] integer.
         """
-        is_single = token_ids.dim() == 1 or token_ids.shape[1] == 1
-        w = self._workspace
-        if not is_single:
-            w = Workspace(self._lengths, w.bounds, self._tokens.shape[2], token_ids.shape[1])
-        bounds, none, values, changes = w.vector_inputs if token_ids.dim() == 1 else w.inputs
+        (_, num_slots, max_tokens), lengths = self._tokens.shape, self._lengths
+        columns = (token_ids.unsqueeze(1) if token_ids.dim() == 1 else token_ids).to(torch.int64)
+        is_single = columns.shape[1] == 1
+        slot = row_index.to(torch.int64).clamp(-1, num_slots)  # -1 is the last one too, that of no request
+        tokens = columns.new_full((num_slots + 1, columns.shape[1]), -1).index_put_((slot,), columns)
+        tokens = tokens[:num_slots]
+        # From here on each slot works on its own row. Of the history and of ids:
+        values = tokens.clamp(self._least, self._most)
+        changes = values == tokens
+        ends = lengths[0] if is_single else changes[0].cumsum(1).add_(lengths[0] - 1)
+        changes.logical_and_(ends < self._limit)
 
-        slot = row_index.to(torch.int64).clamp(-1, self._tokens.shape[1])  # -1 is the last one too
-        tokens = none.index_put((slot,), token_ids.to(torch.int64))
-        torch.clamp(tokens, *bounds, out=values)
-        torch.eq(values, tokens, out=changes)
-        _drop_beyond_capacity(w, is_single=is_single)
+        ids, are_new = values[1], changes[1]
+        occurrences = self._counts.gather(1, ids).bitwise_and_(OCCURRENCES)
+        self._counts.scatter_add_(1, ids, are_new.to(torch.int32).mul_(ONE_OUTPUT))  # new or not
+        torch.lt(occurrences, are_new, out=are_new)  # an id, and 0
+        if not is_single:  # of several equal ids of a request the first alone is new
+            same = (ids.unsqueeze(2) == ids.unsqueeze(1)) & are_new.unsqueeze(1)
+            are_new.logical_and_(same.tril_(-1).any(2).logical_not_())
 
-        torch.gather(self._counts, 1, w.ids_of_slots, out=w.counts)
-        occurrences = w.counts.bitwise_and(OCCURRENCES)
-        torch.mul(w.new_of_slots, ONE_OUTPUT, out=w.counts)  # an id, new or not
-        torch.lt(occurrences, w.new_of_slots, out=w.new_of_slots)  # an id, and 0
-        if not is_single:
-            _drop_repeated(w)
-
-        ends = w.lengths if is_single else w.changes_of_slots.cumsum(2).add_(w.lengths - 1).clamp_(min=0)
+        places = lengths if is_single else changes.cumsum(2).add_(lengths - 1).clamp_(min=0)
         # 0 is added where nothing is kept, so wherever there is memory.
-        torch.minimum(ends, w.last, out=w.indices)
-        torch.mul(w.changes_of_slots, w.values_of_slots, out=w.added)
-        self._tokens.scatter_add_(2, w.indices, w.added)
-        self._counts.scatter_add_(1, w.ids_of_slots, w.counts)
-        changed = w.changes_of_slots
-        w.lengths.add_(changed if is_single else changed.sum(2, keepdim=True, dtype=torch.int32))
-
-
-def _drop_beyond_capacity(w: Workspace, *, is_single: bool) -> None:
-    """Drop tokens beyond the capacity of their slot; a slot without a request has no capacity."""
-    if is_single:
-        torch.lt(w.num_tokens, w.limit, out=w.room)
-    else:
-        torch.le(w.kept.cumsum(1).add_(w.num_tokens), w.limit, out=w.room)
-    w.changes.logical_and_(w.room)
-
-
-def _drop_repeated(w: Workspace) -> None:
-    """Count only the first of several equal ids of a request as new."""
-    ids, new = w.ids_of_slots, w.new_of_slots
-    same = (ids.unsqueeze(2) == ids.unsqueeze(1)) & new.unsqueeze(1)
-    new.logical_and_(same.tril_(-1).any(2).logical_not_())
+        places = places.to(torch.int64).clamp_(max=max_tokens - 1)
+        self._tokens.scatter_add_(2, places, (changes * values).to(torch.int32))
+        lengths.add_(changes if is_single else changes.sum(2, keepdim=True, dtype=torch.int32))
 
 
 class Room:
     """A lower bound of the free places in each request's history.
 
-    The tokens of a step with slots known to the device alone may belong to any request: such a step counts as use by
-    every request, in a single addition.
+    A step with slots known to the device alone counts as use by every request, in a single addition.
     """
 
     def __init__(self, max_tokens: int) -> None:

@@ -20,8 +20,7 @@ from tokendraw._torch.tensors import (
 )
 from tokendraw._torch.untraced import untraced
 from tokendraw.calls.call import Call, OutputCheck, check_type, wrong_object
-from tokendraw.calls.dispatch import dispatch
-from tokendraw.calls.provider import Provider
+from tokendraw.calls.dispatch import Provider, dispatch
 from tokendraw.calls.rows import check_logits
 from tokendraw.calls.warmup import Batches, checked_choices, checked_integer, warm_up
 from tokendraw.edits import OPERATION, LogitsProcessorBackend, ProcessCapabilities, ProcessNeed
@@ -275,14 +274,7 @@ def prove(
     device: torch.device,
     need: ProcessNeed,
 ) -> None:
-    """Edit a row of 40 logits of 8, for a request with prompt 0 and output 1, with a bitmask of two words.
-
-    A second row is that of a request with a spent thinking budget, where these are advertised.
-    Of all edits those that are advertised are asked for. A backend that appends tokens then appends 1, 3 and 5, and has
-    no room for the last.
-
-    :raises PluginError: the logits, or the history, are not what they have to be.
-    """
+    """Edit a row of 40 logits of 8, for a request with prompt 0 and output 1, with a bitmask of two words."""
     edits = {*capabilities.edits}
     dtype = getattr(torch, need.dtype or (*capabilities.dtypes, "float32")[0])
     slots = RequestSlots(num_slots=2, max_tokens=4, vocab_size=_VOCAB_SIZE, device=device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import marshal
 import math
 from array import array
 from collections import Counter
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.tensors import INTEGERS, check_integers, check_vector, is_plain
-from tokendraw._torch.threads import one_thread
 from tokendraw.edits.tables import FACT_OF_EDIT, GIVEN_IDS, EditFacts, SlotSizes
 from tokendraw.errors import InvalidParameterError, type_name
 from tokendraw.parameters.batch_facts import BatchFacts, RowKind, row_kinds
@@ -30,7 +28,6 @@ class SlotRequest(NamedTuple):
     kind: RowKind
     edits: CheckedEdits
     edit_names: tuple[Edit, ...]
-    """Names of the edits in effect."""
     families: frozenset[str]
     """Families of its lists, see :class:`tokendraw.edits.tables.ListTable`; none where it has nothing but numbers."""
 
@@ -50,7 +47,7 @@ def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRe
         families.append(GIVEN_IDS)
     edits, names = NO_EDITS, NO_EDITS.names
     if params.may_edit:
-        edits = check_edits(params, owner, sizes.vocab_size, read_allowed=read_ids)
+        edits = check_edits(params, owner, sizes.vocab_size)
         names = edits.names
         longest = max(map(len, edits.bad_words), default=0)
         marks = max(len(edits.thinking_start), len(edits.thinking_end))
@@ -108,14 +105,11 @@ class Population:
 
     def __init__(self) -> None:
         self.requests: dict[int, SlotRequest] = {}
-        self.slots: set[int] = set()
-        """Those with a request, once more: 256 are looked up at once."""
         self._kinds: Counter[RowKind] = Counter()
         self._edits: Counter[Edit] = Counter()
         self._facts: BatchFacts | None = None
         self._most_given_ids: int | None = None
         self.edits: tuple[Edit, ...] = ()
-        """Names of the edits of any request."""
         self.edit_facts = EditFacts.of(self.edits)
 
     @property
@@ -134,11 +128,9 @@ class Population:
 
     def add(self, slot: int, request: SlotRequest) -> None:
         self.requests[slot] = request
-        self.slots.add(slot)
         self._count(request, 1)
 
     def remove(self, slot: int) -> None:
-        self.slots.remove(slot)
         self._count(self.requests.pop(slot), -1)
 
     def _count(self, request: SlotRequest, by: int) -> None:
@@ -160,11 +152,6 @@ class Population:
 
 
 NO_IDS = torch.empty(0, dtype=torch.int64, device="cpu")
-_LONG_LIST_IDS = 512
-_MARSHAL_VERSION = 2  # the last without references to earlier objects
-_MARSHAL_HEADER = 5
-_MARSHAL_INT = b"i"
-_MARSHAL_INT_BYTES = 5
 
 
 def read_tokens(name: str, tokens: Iterable[int] | Tensor, owner: str) -> Tensor:
@@ -181,19 +168,6 @@ def read_tokens(name: str, tokens: Iterable[int] | Tensor, owner: str) -> Tensor
         return ids
     numbers = integers(name, values, -math.inf, math.inf, "integers", row=owner)
     return host_ids([max(-1, min(number, LARGEST_INT32 + 1)) for number in numbers])
-
-
-def read_ids(field: str, ids: Iterable[int] | None, owner: str, vocab_size: int) -> Tensor:
-    """Return token ids of a parameter as [n] int64, nothing for None."""
-    if ids is None:
-        return NO_IDS
-    values = _sequence(field, ids, owner)
-    with one_thread():
-        fast_ids = _integers(values)
-        if fast_ids is not None and are_within(fast_ids, 0, vocab_size - 1):
-            return fast_ids
-    needed = f"token ids in [0, {vocab_size})"
-    return host_ids(integers(field, values, 0, vocab_size - 1, needed, row=owner))
 
 
 def are_within(ids: Tensor, least: int, largest: int) -> bool:
@@ -221,23 +195,6 @@ def _integers(values: Sequence[Any] | Tensor) -> Tensor | None:
                 values = torch.tensor(values, dtype=None, device="cpu")
             is_vector = is_plain(values) and values.dim() == 1 and values.dtype in INTEGERS
             return values.to("cpu", torch.int64) if is_vector else None
-        if len(values) >= _LONG_LIST_IDS:
-            return _of_long_list(values)
         return host_ids(values) if {*map(type, values)} <= {int} else None
     except (TypeError, ValueError, OverflowError, RuntimeError):
         return None
-
-
-def _of_long_list(values: Any) -> Tensor | None:
-    """Read a list through marshal, which writes each int32 as a tag and four bytes in a single pass.
-
-    Where every fifth byte is the tag, each value is an int: the type of a value is seen from the tag in front of it.
-    """
-    written = marshal.dumps(values, _MARSHAL_VERSION)
-    size = _MARSHAL_HEADER + _MARSHAL_INT_BYTES * len(values)
-    if len(written) != size or written[_MARSHAL_HEADER::_MARSHAL_INT_BYTES] != _MARSHAL_INT * len(values):
-        return None
-    entries = torch.frombuffer(bytearray(written), dtype=torch.uint8)[_MARSHAL_HEADER:]
-    numbers = entries.view(-1, _MARSHAL_INT_BYTES)[:, 1:]
-    with one_thread():
-        return numbers.contiguous().view(torch.int32).view(-1).to(torch.int64)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensors import uploaded_words
+from tokendraw._torch.tensors import uploaded_vectors
 from tokendraw._torch.threads import one_thread
 from tokendraw.edits.requests import SlotRequest, TokenHistory, are_within, host_ids
 from tokendraw.edits.tables import (
@@ -66,12 +66,7 @@ class SlotWriter:
         """[V]: a place of each id in the list at hand; undefined for ids that are not in that list."""
 
     def uploaded(self, request: SlotRequest, tokens: TokenHistory) -> PackedRequest:
-        """Lay out a request, and upload it."""
         num_tokens, device = tokens.num_tokens, self._state.device
-        if not num_tokens and not request.edit_names:
-            lists = self._lists(request) if request.families else {}
-            words = uploaded_words([self._column(request, tokens, 0), *lists.values()], device)
-            return PackedRequest(words, 0, 0, {name: piece.shape[0] for name, piece in lists.items()})
         with one_thread():
             stored, in_vocabulary = self._without_placeholders(tokens)
             ids = self._occurrences(request.edits, in_vocabulary)
@@ -86,16 +81,13 @@ class SlotWriter:
             lists = {name: vector for name, vector in vectors.items() if vector is not None}
             if request.families:
                 lists |= self._lists(request)
-            words = uploaded_words([*pieces, *lists.values()], device)
+            words = uploaded_vectors([*pieces, *lists.values()], device)
         return PackedRequest(
             words, num_tokens, num_distinct, {name: piece.shape[0] for name, piece in lists.items()}
         )
 
     def write(self, slot: int, request: PackedRequest) -> None:
         state, num_tokens, num_distinct = self._state, request.num_tokens, request.num_distinct
-        if not num_tokens and not request.lists:
-            state.parameters.write(slot, request.words.view(torch.uint8))
-            return
         sizes = [state.parameters.num_words, 2 * num_tokens, *request.lists.values()]
         column, tokens, *pieces = request.words.split_with_sizes(sizes)
         state.parameters.write(slot, column.view(torch.uint8))
@@ -209,8 +201,8 @@ class SlotWriter:
         pieces = {
             name: torch.frombuffer(entries, dtype=torch.int32) for name, entries in lists.items() if entries
         }
-        if len(edits.allowed):
-            pieces["allowed"] = _bit_mask(edits.allowed, self._sizes.num_words)
+        if edits.allowed:
+            pieces["allowed"] = _bit_mask(host_ids(edits.allowed), self._sizes.num_words)
         return pieces
 
 

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tokendraw.errors import InvalidParameterError, format_value
-from tokendraw.filters.base import Filter, RowMoments
+from tokendraw.filters.installed import Filter, RowMoments
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -31,16 +31,11 @@ RECORDS: dict[str, str] = {
     "score": "tokendraw.operations.records:SCORE",
     "process_logits": "tokendraw.edits:OPERATION",
 }
-"""Records by the name of an operation of the core."""
 
 
 def operation_names() -> tuple[str, ...]:
     """List the operations that plugins can serve: the core's own in the order of the registry, then all others."""
     return (*RECORDS, *_installed(*sources()))
-
-
-def each() -> tuple[Operation, ...]:
-    return tuple(map(find_operation, operation_names()))
 
 
 def installed_operations() -> tuple[Extension, ...]:
@@ -51,8 +46,7 @@ def installed_operations() -> tuple[Extension, ...]:
 def find_operation(name: str) -> Operation:
     """Look up an operation.
 
-    :raises InvalidParameterError: there is none of that name, or it cannot be used; the message lists those that there
-        are, or says what to install.
+    :raises InvalidParameterError: there is none of that name, or it cannot be used; says which there are, or why not.
     """
     if isinstance(name, str) and name in RECORDS:
         own: Operation = pkgutil.resolve_name(RECORDS[name])
@@ -92,7 +86,6 @@ def _look() -> list[tuple[Extension, Operation | None]]:
 
 
 def _checked(record: Any, name: str, value: str) -> Operation:
-    """Refuse what is no record of an operation, or of another."""
     if not isinstance(record, Operation):
         raise PluginError(f"{value!r} needs to be a tokendraw.plugin.Operation, found {type_name(record)}")
     if record.name != name:

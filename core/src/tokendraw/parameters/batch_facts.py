@@ -38,8 +38,7 @@ class BatchFacts:
     :ivar any_seeded: Whether a row may have a seed.
     :ivar all_seeded: Whether every row has a seed.
     :ivar max_top_k: Largest active top_k; 0: no row has one; None: unknown.
-    :ivar all_top_k: Whether every row is greedy or has an active top_k: none keeps more than ``max_top_k`` tokens, ties
-        apart.
+    :ivar all_top_k: Whether every row is greedy or has an active top_k: none keeps more than ``max_top_k``, ties apart.
     :ivar any_top_p: Whether a row may have an active top_p.
     :ivar any_min_p: Whether a row may have an active min_p.
     :ivar any_typical_p: Whether a row may have an active typical_p.
@@ -48,11 +47,9 @@ class BatchFacts:
     :ivar any_temperature_last: Whether a row may combine the filter order ``temperature_last`` with a filter.
     :ivar any_top_k_first: Whether a row of the order ``top_k_first`` may combine top_p with another filter. Beside
         top_p alone both orders agree.
-    :ivar max_logprobs: Largest ``SamplingParams.logprobs`` of the batch (-1: a row wants all tokens); None: no row
-        wants any.
+    :ivar max_logprobs: Largest ``SamplingParams.logprobs`` (-1: a row wants all tokens); None: no row wants any.
     :ivar max_logprob_token_id: Largest id of ``SamplingParams.logprob_token_ids``; -1: no row has any; None: unknown.
-    :ivar filters: Names of the filters from moments that a row may have active; None: all of the metadata, which
-        names them then.
+    :ivar filters: Names of the filters from moments that a row may have active; None: all of the metadata.
     :raises InvalidParameterError: a ValueError: a field is not of the type that it declares.
     """
 
@@ -190,7 +187,6 @@ _WITHOUT: dict[str, tuple[str, Any]] = {
 _REAL_FILTERS = [(i, p.fact) for i, p in enumerate(FILTER_PARAMETERS) if p.kind == "real"]
 _KIND_SIZE = len(COLUMNS) - 1
 _MAX_FACTS = 1024
-"""Upper limit of cached facts."""
 _TOP_K, _TOP_P = ([p.name for p in FILTER_PARAMETERS].index(name) for name in ("top_k", "top_p"))
 
 
@@ -303,7 +299,6 @@ def _largest(values: Collection[int | None], default: int) -> int | None:
 
 
 def _union(names: Collection[tuple[str, ...] | None]) -> tuple[str, ...] | None:
-    """Return all names once, sorted; None if some are unknown."""
     known = [some for some in names if some is not None]
     return None if len(known) < len(names) else tuple(sorted({name for some in known for name in some}))
 

@@ -55,10 +55,8 @@ class Drafts:
     :ivar draft_logits: [L - B, V] float32, bfloat16 or float16: logits that each draft was drawn from with the
         request's parameters. With neither ``draft_probs`` nor ``draft_logits`` the drafts were not drawn but chosen
         (n-grams, a greedy draft): the id has all the probability.
-    :ivar num_drafts: Number of drafts of each request, if the host knows these; None: the host knows only
-        ``max_drafts``.
-    :ivar max_drafts: K, the most drafts that a request may have: the width of the result. -1: as ``num_drafts`` or the
-        shape says.
+    :ivar num_drafts: Number of drafts of each request; None: the host knows only ``max_drafts``.
+    :ivar max_drafts: K, the most drafts of a request: the width of the result. -1: as ``num_drafts`` or the shape says.
     :ivar any_placeholder: Whether a draft may be a placeholder, an id outside [0, V); ids on a device are not read.
     :raises InvalidInputError: a field is no dense tensor; shapes, dtypes or devices do not fit each other; or both
         ``draft_probs`` and ``draft_logits`` are given.

@@ -35,7 +35,6 @@ class Parameter(NamedTuple):
     is_common: bool = False
     """Whether engines have it too. A batch has a tensor of it even if all rows have the neutral value."""
     is_optional: bool = False
-    """Whether None is a value."""
     as_is: tuple[float, float] = (-math.inf, math.inf)
     """The least and the largest value that a tensor holds as it is."""
     stored: Callable[[Any], Any] = lambda value: value
@@ -194,12 +193,7 @@ def each(name: str, values: Iterable[_T], needed: str, row: int | str | None = N
 
 
 def integer(
-    field: str,
-    value: Any,
-    row: int | str | None,
-    least: float,
-    largest: float,
-    needed: str | None = None,
+    field: str, value: Any, row: int | str | None, least: float, largest: float, needed: str | None = None
 ) -> int:
     """Return ``value`` as an int in [least, largest].
 
@@ -247,10 +241,7 @@ def are_integers(values: Sequence[Any], least: float, largest: float) -> bool:
 
 
 def real(field: str, value: Any, row: int | str | None, least: float, largest: float, needed: str) -> float:
-    """Return ``value`` as a float in [least, largest].
-
-    :param row: in its batch, or its place in words, for the message; None: it is in none.
-    """
+    """Return ``value`` as a float in [least, largest]."""
     if type(value) is float and least <= value <= largest:
         return value
     try:

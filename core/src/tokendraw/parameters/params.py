@@ -10,8 +10,7 @@ from typing import Any, Self
 from tokendraw.backends.description import FILTER_ORDERS, FilterOrder
 from tokendraw.backends.discovery.guard import format_origin, package_of
 from tokendraw.errors import FilterError, InvalidParameterError, format_error, type_name
-from tokendraw.filters.base import Filter
-from tokendraw.filters.installed import find_filter
+from tokendraw.filters.installed import Filter, find_filter
 from tokendraw.parameters.edits import check_edits, read_ids, refuse_edits
 from tokendraw.parameters.fields import (
     COLUMNS,
@@ -51,8 +50,7 @@ class SamplingParams(_EditFlag):
 
     :ivar temperature: ``y = (x - max x) / temperature``; 0 is greedy: the argmax, the lowest token id on a tie.
     :ivar top_k: Keep every token whose value is at least the k-th largest. 0, -1 or >= V: off.
-    :ivar top_p: Keep the smallest set of largest tokens that carries at least this share of the mass, and all ties. 1:
-        off.
+    :ivar top_p: Keep the smallest set of largest tokens with at least this share of the mass, and all ties. 1: off.
     :ivar min_p: Keep tokens at least this likely relative to the likeliest. 0: off.
     :ivar seed: Any integer in [-2**63, 2**64), taken modulo 2**64. None: a fresh seed per call from torch's generator.
     :ivar logprobs: Number of best tokens to return log-probabilities of, beside that of the drawn token; -1 or >= V:
@@ -65,24 +63,20 @@ class SamplingParams(_EditFlag):
     :ivar presence_penalty: p in [-2, 2]: ``x - p`` for a token in the output. 0: off.
     :ivar logit_bias: {token id: finite value that is added to the logit}. None: off.
     :ivar allowed_token_ids: Ids that may be drawn: all other tokens get -inf. None: off.
-    :ivar bad_words: Sequences of token ids: the last id of a sequence gets -inf where the other ids of the sequence end
-        the output. None: off.
+    :ivar bad_words: Sequences of token ids: the last id gets -inf where the others end the output. None: off.
     :ivar min_tokens: Number of tokens in the output below which ``stop_token_ids`` get -inf. 0: off.
-    :ivar stop_token_ids: Tokens that ``min_tokens`` holds back. A drawn stop token ends nothing in a sampler: ending a
-        request is up to the engine's loop.
+    :ivar stop_token_ids: Tokens that ``min_tokens`` holds back. Ending a request is up to the engine's loop.
     :ivar logprob_token_ids: Ids in [0, V) whose log-probabilities are returned too, in this order, beside those of the
         best tokens: ``LogprobsTensors.given_token_ids``. They come with that of the drawn token. None: off.
     :ivar filters: {name: value} of filters from moments, such as ``{"top_n_sigma": 1.0}``: see
         :mod:`tokendraw.filters`. They stand with min-p, and the strictest counts. None: off.
-    :ivar penalty_last_n: Number of tokens, the last of prompt and output together, that the three penalties count. -1:
-        all. 0: penalties off.
+    :ivar penalty_last_n: Number of tokens, the last of prompt and output, that penalties count. -1: all. 0: none.
     :ivar dry_multiplier: c of DRY, >= 0: ``x - c * dry_base ** (m - dry_allowed_length)`` for a token that followed the
         longest suffix of the history which occurs earlier too, where its length m is at least ``dry_allowed_length``.
         0: off.
     :ivar dry_base: Factor of DRY for each token of a match beyond ``dry_allowed_length``, >= 1.
     :ivar dry_allowed_length: Least length of a match that DRY reduces, >= 0.
-    :ivar dry_penalty_last_n: Number of tokens, the last of prompt and output together, that DRY searches. -1: all. 0:
-        DRY off.
+    :ivar dry_penalty_last_n: Number of tokens, the last of prompt and output, that DRY searches. -1: all. 0: DRY off.
     :ivar dry_sequence_breakers: Ids that no match of DRY contains, and whose logits DRY leaves alone. None: none.
     :ivar thinking_budget: (n, start_token_ids, end_token_ids): once n tokens are drawn behind the newest start, and
         until the end follows it, the next id of the end alone is allowed, whatever other edits forbid. None: off.
@@ -243,7 +237,6 @@ def check_columns(params: Iterable[SamplingParams], *, may_edit: bool = False) -
 
 
 def read_filters(filters: Any, row: int | str | None) -> tuple[tuple[str, float], ...]:
-    """Check ``SamplingParams.filters``, and return the active filters by name, each with its value."""
     if filters is None:
         return ()
     owner = of_row(row)

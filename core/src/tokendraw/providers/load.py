@@ -1,4 +1,4 @@
-"""Loads operations: gathers the facts, and has a negotiator decide, build and prove."""
+"""Lists installed plugins, decides among them, and loads operations: has a negotiator decide, build and prove."""
 
 from __future__ import annotations
 
@@ -11,28 +11,111 @@ from tokendraw import operations as _registry
 from tokendraw._torch.importing import require_torch
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends import machine
-from tokendraw.backends.description import LOGPROBS_MODES, Host, HostNeed, LogprobsMode, Need
+from tokendraw.backends.description import LOGPROBS_MODES, Host, HostNeed, LogprobsMode, Need, Operation
 from tokendraw.backends.discovery import settings as _settings
-from tokendraw.backends.resolution.candidate import Choice
-from tokendraw.errors import InvalidParameterError, SettingsWarning, announce, format_value, one_of
-from tokendraw.providers.resolve import gather, needed
+from tokendraw.backends.discovery.discover import Discovery
+from tokendraw.backends.discovery.discover import gather as _gather
+from tokendraw.backends.resolution.candidate import Candidate, Choice, Resolution
+from tokendraw.backends.resolution.decide import decide as _decide
+from tokendraw.errors import InvalidParameterError, SettingsWarning, announce, format_value, one_of, type_name
 
 if TYPE_CHECKING:
     import torch
 
-    from tokendraw.backends.discovery.discover import Discovery
     from tokendraw.backends.discovery.settings import Settings
+    from tokendraw.calls.dispatch import Provider
     from tokendraw.calls.negotiator import Negotiator
-    from tokendraw.calls.provider import Provider
     from tokendraw.edits.process import LogitsProcessor
-    from tokendraw.operations.row_methods import SampleProvider, VerifyProvider
-    from tokendraw.providers.sampler import Sampler
+    from tokendraw.operations.row_methods import SampleProvider, Sampler, VerifyProvider
 
 _Device: TypeAlias = "str | torch.device | None"
 _Need: TypeAlias = HostNeed | None
 _Name: TypeAlias = str | Mapping[str, Sequence[str]] | None
 
 _MAX_NAMES = 3  # a plugin and its two companions
+
+
+@untraced
+def discover(
+    *, operation: str = "sample", host: Host | None = None, need: HostNeed | None = None
+) -> tuple[Candidate, ...]:
+    """List every installed plugin, sorted by name, with state and reason. No plugin can make this raise.
+
+    :param host: the machine to judge them for; None: this one.
+    :param need: what they have to do, as a :class:`Need` for ``sample``; None: what that says by default.
+    :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
+    :raises InvalidParameterError: there is no such operation, or ``need`` is not of its type.
+    """
+    about = _registry.find_operation(operation)
+    need = needed(about, need)
+    choice = _settings.read_settings().choice(binds=_registry.is_own(about))
+    return gather(host or machine.detect_host(), choice).candidates(about, need)
+
+
+@untraced
+def discover_all() -> dict[str, tuple[Candidate, ...]]:
+    discovery = gather(machine.detect_host(), _settings.read_settings().choice())
+    return {
+        about.name: discovery.candidates(about, about.need())
+        for about in map(_registry.find_operation, _registry.operation_names())
+    }
+
+
+@untraced
+def resolve(
+    candidates: Iterable[Candidate] | None = None,
+    host: Host | None = None,
+    need: HostNeed | None = None,
+    choice: Choice | None = None,
+    *,
+    operation: str = "sample",
+    device: str | torch.device | None = None,
+) -> Resolution:
+    """Decide among plugins, with the decision on every candidate. Builds none, and warns of nothing.
+
+    What is None is gathered from this machine; with all four given the answer depends on nothing else.
+
+    :param device: device of this machine to judge the candidates for, where ``host`` is None.
+    :raises SamplerUnavailableError: an explicit choice cannot be honoured, or nothing serves; has ``decisions``.
+    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, one in the user's order.
+    :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
+    :raises InvalidParameterError: no such ``device`` or ``operation``, or ``need`` is not of the operation's type.
+    """
+    about = _registry.find_operation(operation)
+    if choice is None:
+        choice = _settings.read_settings().choice(binds=_registry.is_own(about))
+    host = machine.detect_host(None if device is None else str(device)) if host is None else host
+    need = needed(about, need)
+    if candidates is None:
+        candidates = gather(host, choice).candidates(about, need)
+    return _decide(candidates, host, need, choice, operation=about)
+
+
+def decide(
+    candidates: Iterable[Candidate], host: Host, need: HostNeed, choice: Choice, *, operation: str = "sample"
+) -> Resolution:
+    """Decide from facts alone: a pure function.
+
+    Raises as :func:`resolve` does.
+    """
+    about = _registry.find_operation(operation)
+    return _decide(candidates, host, needed(about, need), choice, operation=about)
+
+
+def gather(host: Host, choice: Choice) -> Discovery:
+    return _gather(host, choice, _registry.capabilities_type)
+
+
+def needed(operation: Operation, need: HostNeed | None) -> HostNeed:
+    """Return a caller's need, or the default of the operation; refuse a need of another type."""
+    if need is None:
+        return operation.need()
+    if not isinstance(need, operation.need):
+        raise InvalidParameterError(
+            f"'need' needs a {operation.need.__name__} for the operation {operation.name!r}, found {type_name(need)}. "
+            "Pass one, or leave it out."
+        )
+    return need
 
 
 @overload
@@ -53,16 +136,14 @@ def load(operation: str, plugin: _Name = None, *, device: _Device = None, need: 
 def load(operation: str, plugin: _Name = None, *, device: _Device = None, need: _Need = None) -> Provider:
     """Find the best plugin of an operation for a device, build and prove the backend.
 
-    The result has ``name``, ``resolution`` and the methods of the operation. Warnings and errors are those of
-    :func:`load_sampler`.
+    The result has ``name``, ``resolution`` and the methods of the operation. Warns and raises as :func:`load_sampler`.
 
     :param operation: such as ``sample``; ``tokendraw list`` shows them.
     :param plugin: name of the one to use, or ``choices`` of a loaded one, as in :func:`load_sampler`; None: for an
         operation of the core what ``TOKENDRAW_SAMPLER`` or the configuration file says, else the best.
     :param device: None: the accelerator if torch sees one, else the CPU.
     :param need: what it has to do, of the operation's need type; None: what that says by default.
-    :raises InvalidParameterError: ``operation`` or ``device`` is not one that there is, or ``need`` is not of the
-        operation's type.
+    :raises InvalidParameterError: no such ``operation`` or ``device``, or ``need`` is not of the operation's type.
     """
     record = _registry.find_operation(operation)
     need = needed(record, need)
@@ -100,8 +181,7 @@ def load_sampler(
         that a :class:`Sampler` has methods for is settled by :meth:`Sampler.warmup`, or by its first call.
     :param companion: whether another sampler may be built to draw the rows that the chosen one cannot. False loads
         exactly one, from which none takes over where a call fails.
-    :raises SamplerUnavailableError: an explicit choice cannot be honoured, nothing is available, or torch cannot be
-        imported.
+    :raises SamplerUnavailableError: an explicit choice cannot be honoured, nothing serves, or torch fails to import.
     :raises DuplicatePluginError: two distributions claim the chosen name or, by default, one in the user's order.
     :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
     :raises InvalidParameterError: ``device``, ``logprobs_mode`` or one of ``operations`` is not one that there is.
@@ -126,7 +206,7 @@ def load_sampler(
     negotiator, discovery = open_negotiator(
         settings, settings.choice(sampler), device, need, companions=companion
     )
-    from tokendraw.providers.sampler import Sampler
+    from tokendraw.operations.row_methods import Sampler
 
     for record in others:
         if not issubclass(Sampler, record.provider()):
@@ -163,10 +243,7 @@ def open_negotiator(
     companions: bool = True,
     before_build: Callable[[str], None] | None = None,
 ) -> tuple[Negotiator, Discovery]:
-    """Gather the facts about a device and the plugins, and warn once of mistakes in the settings.
-
-    :returns: the negotiator, and the plugins for its first selections.
-    """
+    """Gather the facts about a device and the plugins, and warn once of mistakes in the settings."""
     target, host = find_device(device)
     from tokendraw.calls.negotiator import Negotiator
 
@@ -194,13 +271,9 @@ def find_device(device: _Device) -> tuple[torch.device, Host]:
     """
     torch = require_torch()
     host = machine.detect_host(None if device is None else str(device))
-    name = device or ("cuda" if host.device_type == "rocm" else host.device_type)
-    try:
-        target = torch.device(name)
-    except RuntimeError as error:
-        raise InvalidParameterError(
-            f"'device' needs a device that torch has, found {device!r}. Pass one such as cpu or cuda."
-        ) from error
+    from tokendraw._torch.tensors import device_of
+
+    target = device_of(device or ("cuda" if host.device_type == "rocm" else host.device_type))
     if target.type == "cpu":
         return torch.device("cpu"), host  # tensors on cpu:0 say cpu
     if target.type == "cuda" and target.index is None:

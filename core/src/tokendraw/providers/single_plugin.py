@@ -9,8 +9,7 @@ from tokendraw import operations
 from tokendraw.backends.description import HostCapabilities, HostNeed
 from tokendraw.backends.discovery import settings
 from tokendraw.backends.resolution.candidate import Candidate, Resolution
-from tokendraw.providers.load import find_device
-from tokendraw.providers.resolve import gather
+from tokendraw.providers.load import find_device, gather
 
 if TYPE_CHECKING:
     import torch

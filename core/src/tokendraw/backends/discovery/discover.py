@@ -94,7 +94,6 @@ class Discovery:
         return tuple(self._assess(c, operation, need) for c in self.plugins)
 
     def offered(self, name: str, operation: Operation) -> Any:
-        """Look up the capabilities of a loaded plugin in an operation."""
         info = next(c.info for c in self.plugins if c.name == name and c.info is not None)
         return info.operations[operation.name]
 

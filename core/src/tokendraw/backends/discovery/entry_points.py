@@ -23,9 +23,7 @@ from tokendraw.errors import format_value, is_printable, printable
 
 PLUGIN_GROUP = "tokendraw.plugins"
 FILTER_GROUP = "tokendraw.filters"
-"""Entry point group of filters from moments: see :mod:`tokendraw.filters`."""
 OPERATION_GROUP = "tokendraw.operations"
-"""Entry point group of operations beside the core's own: see :class:`tokendraw.plugin.Operation`."""
 
 
 def declarations(

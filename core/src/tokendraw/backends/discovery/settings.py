@@ -1,8 +1,7 @@
 """Reads settings from outside the program: ``TOKENDRAW_*`` variables and a configuration file.
 
 ``docs/operators.md`` lists the variables. The file is TOML with the keys ``sampler`` (a string), ``priority`` and
-``disable`` (lists of strings). A variable goes before the file, key by key; an empty variable counts as unset. Nothing
-is read at import.
+``disable`` (lists of strings). A variable goes before the file, key by key; an empty one counts as unset.
 """
 
 from __future__ import annotations

@@ -26,7 +26,6 @@ from tokendraw.backends.resolution.upstream import is_in_range, release_of, test
 from tokendraw.errors import MAX_TEXT_CHARS, PluginError, format_value, is_printable, one_of, printable
 
 CapabilitiesType: TypeAlias = Callable[[str], type[HostCapabilities]]
-"""Looks up the type of capabilities in an operation by name."""
 
 
 def _require(fits: bool, subject: str, needed: str, value: object) -> None:
@@ -35,7 +34,6 @@ def _require(fits: bool, subject: str, needed: str, value: object) -> None:
 
 
 def check_identity(info: object, name: str) -> PluginInfo:
-    """Return ``info`` if it is the description of the plugin selected by users as ``name``."""
     if not isinstance(info, PluginInfo):
         found = _kind(info)
         raise PluginError(f"tokendraw_describe needs to return a tokendraw.plugin.PluginInfo, found {found}")
@@ -86,7 +84,6 @@ def _capabilities(name: str, offered: object, type_of: CapabilitiesType) -> Host
 
 
 def check_upstream(upstream: Upstream) -> Upstream:
-    """Check a plugin's description of the upstream: range, tested versions, and table of releases."""
     name, versions = upstream.distribution, upstream.versions
     tested, releases, found = upstream.tested, upstream.releases, upstream.found
     is_name = partial(canonicalize_name, validate=True)

@@ -121,7 +121,6 @@ def is_tested(upstream: Upstream, installed: str) -> bool:
 
 
 def tested_range(tested: str) -> SpecifierSet:
-    """Read an entry of ``Upstream.tested``, a version or a range."""
     return SpecifierSet(f"=={Version(tested)}" if is_version(tested) else tested)
 
 
