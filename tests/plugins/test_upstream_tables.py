@@ -14,7 +14,7 @@ from fake_candidates import H100, LAPTOP, MI300X
 from fake_dists import fake_dists
 from tokendraw import SamplerUnavailableError, operations
 from tokendraw.backends.resolution.upstream import is_tested, release_of
-from tokendraw.providers.load import decide, gather
+from tokendraw.providers import decide, gather
 from tokendraw.resolution import Choice, State
 from tokendraw_aiter.upstream import UPSTREAM as AITER
 from tokendraw_engine_ops import FLASHINFER as PACKING

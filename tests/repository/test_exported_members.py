@@ -339,7 +339,7 @@ class Watched(type(os.environ)):
         raise AssertionError("read the whole environment")
 
 os.environ.__class__ = Watched
-import tokendraw, tokendraw.providers.load
+import tokendraw, tokendraw.providers
 """
     python(code)
 

@@ -1,8 +1,7 @@
 """tokendraw turns logits into tokens with the best installed sampler, and says why.
 
 This is the face for callers; :mod:`tokendraw.plugin` is the one for authors of plugins, and
-:mod:`tokendraw.resolution` the one for tools that look at decisions. Importing it imports neither torch nor any
-backend: every name is loaded when it is first used.
+:mod:`tokendraw.resolution` the one for tools that look at decisions. Every name is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ if TYPE_CHECKING:
     from tokendraw.parameters.drafts import Drafts as Drafts
     from tokendraw.parameters.metadata import SamplingMetadata as SamplingMetadata
     from tokendraw.parameters.params import SamplingParams as SamplingParams
-    from tokendraw.providers.load import discover as discover
-    from tokendraw.providers.load import load as load
-    from tokendraw.providers.load import load_sampler as load_sampler
-    from tokendraw.providers.load import resolve as resolve
+    from tokendraw.providers import discover as discover
+    from tokendraw.providers import load as load
+    from tokendraw.providers import load_sampler as load_sampler
+    from tokendraw.providers import resolve as resolve
 
 _MODULES = ("filters", "philox", "plugin", "probabilities", "resolution", "row_parameters", "speculative")
 

@@ -26,13 +26,12 @@ def lazy_names(
     :param removed: what to do instead, by names of the last release that are gone: an ImportError says so.
     :param moved_names: modules of other distributions that have the former names of the face.
     """
-    caller = sys._getframe(1)
-    code, bound = caller.f_code, frozenset(caller.f_globals)
+    code = sys._getframe(1).f_code
 
     @functools.cache
     def homes() -> dict[str, str]:
         if names is None:
-            return {name: module for name, module in _imports_of(code).items() if name not in bound}
+            return _imports_of(code)
         return {name: module for module, listed in names.items() for name in listed.split()}
 
     def get(name: str) -> Any:
@@ -65,12 +64,14 @@ def lazy_names(
 
 
 def _imports_of(code: CodeType) -> dict[str, str]:
-    """Read the module of each name that a module's code imports, run or not; a program may have no sources to read."""
+    """Read the home of each name in a module's block ``if TYPE_CHECKING``; a program may have no sources to read."""
     import dis
 
     module, homes = "", {}
     for step in dis.get_instructions(code):
-        if step.opname == "IMPORT_NAME":
+        if step.opname == "LOAD_NAME" and step.argval == "TYPE_CHECKING":
+            homes.clear()  # the imports before the block are run
+        elif step.opname == "IMPORT_NAME":
             module = step.argval
         elif step.opname == "IMPORT_FROM":
             homes[step.argval] = module
@@ -90,10 +91,7 @@ def moved(old: str, new: str) -> ImportError:
 
 
 def names_of(face: str, package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Build ``__getattr__`` and ``__dir__`` of a module with the public names of a package in another distribution.
-
-    Without the distribution both raise an ImportError with the command to install it.
-    """
+    """Build ``__getattr__`` and ``__dir__`` of a module with the public names of a package in another distribution."""
 
     def load() -> ModuleType:
         try:

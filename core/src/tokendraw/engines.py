@@ -101,8 +101,7 @@ def examine(
 
     :param distributions: names under which the engine is published; the first one that is installed counts.
     :param tested: versions, without a local part such as ``+cpu``.
-    :param misfit: says why the engine's code does not fit; None: it does. Called if all else is well. It may import
-        the engine: what it raises becomes the reason.
+    :param misfit: says why the engine's code does not fit; None: it does. What it raises is the reason, too.
     :param would: what the adapter would replace.
     :param switch: variable that switches the adapter off with 0 or false, such as ``TOKENDRAW_VLLM``.
     """

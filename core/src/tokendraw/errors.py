@@ -111,20 +111,17 @@ def announce(
     """
     if strict:
         raise category(as_error(text, outcome))
-    if is_first((category, text if once_for is None else once_for)):
+    subject = category, text if once_for is None else once_for
+    with _lock:
+        is_new = subject not in _announced
+        _announced.add(subject)
+    if is_new:
         warnings.warn(text, category, stacklevel=_depth_of_caller())
 
 
 def as_error(text: str, outcome: str = "") -> str:
     """Word a warning, less its ``outcome``, as an error of ``TOKENDRAW_STRICT=1``."""
     return f"{text.replace(outcome, '', 1)} TOKENDRAW_STRICT=1 makes this warning an error."
-
-
-def is_first(subject: Hashable) -> bool:
-    with _lock:
-        is_new = subject not in _announced
-        _announced.add(subject)
-    return is_new
 
 
 def _depth_of_caller() -> int:
@@ -185,8 +182,7 @@ def dotted(version: tuple[int, ...]) -> str:
 def printable(text: str, limit: int = MAX_TEXT_CHARS) -> str:
     """Make foreign text fit to print: escape unprintable characters, and limit the length.
 
-    Control characters move the cursor and colour the terminal, line breaks forge lines of a log, and marks of the
-    writing direction show a name as another one.
+    Control characters move the cursor, line breaks forge lines of a log, marks of direction show another name.
 
     :param limit: longest result in characters, before the " ..." that stands for the rest.
     """

@@ -104,8 +104,7 @@ class SamplerOutput:
     """The output of a sampling step: a drawn token for each row.
 
     :ivar token_ids: [B] int64, each in [0, V) whatever the logits hold.
-    :ivar valid: [B] bool: False where the row held NaN, or nothing above -inf. Rows of a sampler without
-        ``Capabilities.valid_flag`` say nothing here.
+    :ivar valid: [B] bool: False in rows with NaN, or nothing above -inf, of samplers with ``Capabilities.valid_flag``.
     :ivar logprobs: Log-probabilities of the drawn token and of the best ones; None where no row asked for any.
     :ivar log_kept_mass: [B] float32, with logprobs: log of the filtered set's share of the temperature-scaled mass, at
         most 0. ``processed_logprobs = temperature_logprobs - log_kept_mass`` on the kept tokens.

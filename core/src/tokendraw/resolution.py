@@ -21,6 +21,6 @@ if TYPE_CHECKING:
     from tokendraw.backends.resolution.candidate import Resolution as Resolution
     from tokendraw.backends.resolution.candidate import State as State
     from tokendraw.errors import DuplicatePluginError as DuplicatePluginError
-    from tokendraw.providers.load import decide as decide
+    from tokendraw.providers import decide as decide
 
 __getattr__, __dir__ = lazy_names(__name__)

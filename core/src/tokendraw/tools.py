@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tokendraw.backends.description import is_name as is_name
     from tokendraw.backends.discovery.entry_points import find_entry_points as find_entry_points
     from tokendraw.backends.proof import random_state_kept as random_state_kept
-    from tokendraw.backends.resolution.admission import FIRST_PARTY as FIRST_PARTY
+    from tokendraw.backends.resolution.candidate import FIRST_PARTY as FIRST_PARTY
     from tokendraw.calls.negotiator import is_out_of_memory as is_out_of_memory
     from tokendraw.errors import all_of as all_of
     from tokendraw.errors import format_error as format_error
@@ -32,20 +32,16 @@ if TYPE_CHECKING:
     from tokendraw.html_pages import write_page as write_page
     from tokendraw.operations import find_operation as find_operation
     from tokendraw.operations import operation_names as operation_names
-    from tokendraw.providers.load import find_device as find_device
-    from tokendraw.providers.single_plugin import InstalledPlugin as InstalledPlugin
-    from tokendraw.providers.single_plugin import dispatch_call as dispatch_call
-    from tokendraw.providers.single_plugin import find_unsupported as find_unsupported
-    from tokendraw.providers.single_plugin import make_call as make_call
-    from tokendraw.providers.single_plugin import run_call as run_call
+    from tokendraw.providers import InstalledPlugin as InstalledPlugin
+    from tokendraw.providers import dispatch_call as dispatch_call
+    from tokendraw.providers import find_device as find_device
+    from tokendraw.providers import find_unsupported as find_unsupported
+    from tokendraw.providers import make_call as make_call
+    from tokendraw.providers import run_call as run_call
     from tokendraw_engine_ops.tensor_function import TensorCall as TensorCall
     from tokendraw_engine_ops.tensor_function import difference as difference
     from tokendraw_engine_ops.tensor_function import example as example
     from tokendraw_engine_ops.tensor_function import on_device as on_device
     from tokendraw_engine_ops.tensor_function import tensors_of as tensors_of
 
-_REMOVED = dict.fromkeys(
-    ("heavy_imports", "slow_start"),
-    "run `python -X importtime -c 'import acme_tokendraw'` to see what a plugin imports",
-)
-__getattr__, __dir__ = _lazy.lazy_names(__name__, removed=_REMOVED)
+__getattr__, __dir__ = _lazy.lazy_names(__name__)

@@ -74,10 +74,7 @@ _MIN_SIMILARITY = 0.7
 
 
 def parse_device(device: str | None) -> tuple[str | None, int | None]:
-    """Split a name such as ``cuda:1`` into kind and index; the index is None without a choice, both are None for None.
-
-    :raises InvalidParameterError: tensors cannot be on a device of this name.
-    """
+    """Split a name such as ``cuda:1`` into kind and index; None: there is no choice of one."""
     if device is None:
         return None, None
     match = re.fullmatch(r"([a-z][a-z0-9_]*?)(?::([0-9]{1,9}))?", device)

@@ -212,13 +212,10 @@ class _Memory:
 
 @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
 def memory_outside_graphs(num_bytes: int, device: torch.device) -> Tensor:
-    """Allocate memory while a CUDA graph is being captured. Launches nothing.
+    """Allocate [num_bytes] uint8 while a CUDA graph is being captured. Launches nothing.
 
     Torch's memory for the captured CUDA stream is the graph's: its replays, and those of earlier graphs, write scratch
     there. The default CUDA stream is never captured, so its memory is not.
-
-    :returns: [num_bytes] uint8, undefined.
-    :raises torch.OutOfMemoryError: there is too little memory.
     """
     stream = torch.cuda.default_stream(device)
     address: int = torch.cuda.caching_allocator_alloc(num_bytes, device, stream)

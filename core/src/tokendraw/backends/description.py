@@ -1,13 +1,9 @@
 """The frozen records of a negotiation: hosts, capabilities, needs, a plugin's description of itself, operations.
 
-They have no behaviour beyond checking themselves, so that a decision about an H100, an MI300X or a laptop can be
-computed, and tested, anywhere. The declaration of a field is its only check: of a host and a need when they are made,
-of capabilities when a plugin describes itself.
-
-Every operation has a type of capabilities and of needs, derived from :class:`HostCapabilities` and :class:`HostNeed`.
-Those of sampling, :class:`Capabilities` and :class:`Need`, stand here since other operations on rows of logits build
-on them. The rest of the core never asks for an operation's name. Importing a record imports neither torch nor a
-backend; the module that it names is imported at the first proof or call.
+They have no behaviour beyond checking themselves, so that a decision about an H100 or a laptop can be computed, and
+tested, anywhere. The declaration of a field is its only check: of a host and a need when they are made, of capabilities
+when a plugin describes itself. The types of sampling stand here since other operations on rows of logits build on them.
+The rest of the core never asks for an operation's name. Importing a record imports neither torch nor a backend.
 """
 
 from __future__ import annotations
@@ -114,8 +110,7 @@ class HostCapabilities:
 
     The defaults promise nothing: advertise what you have tested.
 
-    :ivar device_types: Device types that are served: ``cpu``, ``cuda`` (NVIDIA), ``rocm`` (AMD), ``mps``, ``xpu`` ...;
-        None: any device type of torch.
+    :ivar device_types: Device types that are served: ``cpu``, ``cuda`` (NVIDIA), ``rocm`` (AMD), ``mps``...; None: any.
     :ivar compute_capability: Least and largest CUDA compute capability: ``((8, 0), None)`` is 8.0 and later. None: any.
     :ivar rocm_archs: ROCm architectures such as ``gfx942``. None: any.
     :ivar min_sm_count: Least number of streaming multiprocessors (NVIDIA).
@@ -198,8 +193,7 @@ class Need(HostNeed):
     the chosen sampler cannot serve go to its companion. A need is what no companion can mend.
 
     :ivar logprobs_mode: Mode of the logprobs of rows that ask for some. For processed ones the default choice takes
-        only a sampler that returns such logprobs without a companion; an explicit choice, and every other mode, may use
-        a companion.
+        only a sampler that returns these itself; an explicit choice, and every other mode, may use a companion.
     :ivar logprob_ranks: Whether logprobs come with the drawn tokens' ranks. A rank costs about one more read of the
         logits. False allows a sampler to leave ``LogprobsTensors.ranks`` None and refuses no sampler.
     :ivar filter_orders: Orders of the filters that requests will use, of ``FILTER_ORDERS``; each has to be served.
@@ -294,13 +288,11 @@ class PluginInfo:
     """A plugin's description of itself, as data.
 
     It is the same on every machine that has the same files installed: a plugin may look at those of its upstream, and
-    at nothing else. Texts are one printable line each: 100 characters at most for a name, a version or an architecture,
-    500 for the others.
+    at nothing else. Texts are one printable line: a name, a version or an architecture of 100 characters, others 500.
 
     :ivar name: Name that users select, that of the entry point: lowercase letters, digits and single hyphens.
     :ivar api_version: Version of the plugin API that the plugin is written for, ``tokendraw.plugin.API_VERSION``.
-    :ivar priority: Priority from -1000000 to 1000000; a higher one is preferred. native is 0, specialised kernels are
-        10 to 90.
+    :ivar priority: From -1000000 to 1000000; a higher one is preferred. native has 0, specialised kernels 10 to 90.
     :ivar operations: Capabilities by the name of an operation, each of the type that the operation names.
     :ivar upstream: Library that the plugin draws with, and its versions; None: none.
     :ivar summary: Describes the plugin in one line, for ``tokendraw list``.
@@ -321,9 +313,7 @@ class PluginInfo:
     expected_failures: Mapping[str, str] = field(default_factory=dict)
 
 
-# An operation, and its requirements: properties of rows and calls that a backend may not support. Resolution compares
-# the table of requirements with capabilities and a need, to find the best companion; a call compares only those that
-# the selected backend does not meet.
+# An operation. Resolution compares all of its requirements, a call only those that the backend does not meet.
 
 Check: TypeAlias = Callable[[Any, Host, Any], str | None]
 """Compares (capabilities, host, need), purely: None, or in words what is needed and what was found."""
@@ -336,7 +326,7 @@ class Requirement:
     :ivar kind: Words for the rows or calls that have the property; may name fields, as ``{need.logprobs_mode}``.
     :ivar is_supported: Compares (capabilities, need): whether a backend supports the property.
     :ivar is_asked: Compares (call, capabilities): whether a call may have the property, for a backend that does not
-        support it. A part of a batch is passed as :class:`tokendraw.calls.row_requirements.RowGroup`.
+        support it. A part of a batch is passed as :class:`tokendraw.calls.call.RowGroup`.
     :ivar reason: Words for a call that is refused, such as ``top_k above {capabilities.max_top_k}``; "": ``kind``.
     :ivar concerns_call: Whether the property belongs to the call, so that all of its rows go to a single backend.
     :ivar is_named_first: Whether a refusal names the property before other unsupported properties of the call.
@@ -366,8 +356,7 @@ class Operation:
 
     :ivar name: Name by which plugins offer the operation and callers load it.
     :ivar module: Name of the module, or ``module:object``, with ``prove``, ``CALLS`` and ``PROVIDER`` for methods here.
-    :ivar capabilities: Dataclass of the capabilities of a backend. The description that a plugin gives is checked
-        against the types of the fields.
+    :ivar capabilities: Dataclass of the capabilities of a backend; descriptions are checked against its fields.
     :ivar need: Dataclass of the needs of a caller; can be made without arguments.
     :ivar methods: Methods that the object from ``tokendraw_build`` has to have.
     :ivar checks: Checks beyond those of the host, in the order in which their reasons are given.

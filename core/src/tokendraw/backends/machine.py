@@ -1,8 +1,7 @@
 """Gathers the facts about this machine for resolution, without importing torch.
 
 If torch is loaded already, it is asked, since it will run the sampler. Otherwise the drivers are asked directly. That
-initialises NVIDIA's driver in this process, as ``torch.cuda`` does: a program that forks workers should ask in the
-workers.
+initialises NVIDIA's driver in this process, as ``torch.cuda`` does: a program that forks should ask in the workers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Builds and proves backends: a backend is accepted only after a call with a known outcome.
 
-A kernel that does not compile, a missing compiler or a wrong driver shows here, as a reason, and not as a
-crash at the first request.
+A kernel that does not compile, or a wrong driver, shows here as a reason, and not as a crash at the first request.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from tokendraw._torch.tensors import is_capturing
 from tokendraw._torch.threads import reseed_if_due
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description import Operation
+from tokendraw.backends.discovery.guard import format_origin, package_of
 from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.calls import fallback
 from tokendraw.calls.call import Call, OutputCheck
@@ -23,7 +24,7 @@ from tokendraw.calls.fallback import CallFailedError
 from tokendraw.calls.negotiator import Negotiator
 from tokendraw.calls.routing import LoadedBackend, Selection, route, serving_backend
 from tokendraw.calls.rows import RowCall
-from tokendraw.errors import PluginError, SamplerUnavailableError
+from tokendraw.errors import PluginError, SamplerUnavailableError, format_error
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -37,8 +38,7 @@ def dispatch(negotiator: Negotiator, operation: Operation, call: Call) -> Any:
     A call with the same metadata and form as a checked call is not checked again.
 
     :raises SamplerUnavailableError: no backend here supports a property that the call may have, or that one has failed.
-    :raises PluginError: the output of a backend has the wrong form, or ``debug`` found another fault; or a backend
-        raised an exception that would end the program.
+    :raises PluginError: an output has the wrong form, ``debug`` found another fault, or a backend tried to exit.
     """
     selection = negotiator.selections.get(operation.name)
     check = None if selection is None else call.cached_check(selection.key)
@@ -73,7 +73,8 @@ def _run(negotiator: Negotiator, backend: LoadedBackend, call: Call, check: Outp
         raise
     except BaseException as error:
         _check_unmodified(backend, before, error)
-        raise CallFailedError(backend, error, fallback.reason_of(error, backend)) from error
+        origin = format_origin(error, backend.package or package_of(backend.object))
+        raise CallFailedError(backend, error, f"its call raised {format_error(error)}{origin}") from error
     wrong = check(output)
     if is_debugged:
         _check_unmodified(backend, before)

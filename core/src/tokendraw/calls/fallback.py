@@ -27,9 +27,8 @@ from collections.abc import Sequence
 
 from tokendraw._torch.tensors import is_capturing
 from tokendraw.backends.description import Operation
-from tokendraw.backends.discovery.guard import format_origin, log_traceback, package_of
-from tokendraw.backends.resolution import messages
-from tokendraw.backends.resolution.messages import install, undo
+from tokendraw.backends.discovery.guard import log_traceback
+from tokendraw.backends.resolution.messages import disable_setting, install, undo
 from tokendraw.calls.call import Call
 from tokendraw.calls.negotiator import Negotiator, Rejections, is_out_of_memory, rejected
 from tokendraw.calls.routing import LoadedBackend, Selection
@@ -42,7 +41,6 @@ from tokendraw.errors import (
     SamplerUnavailableError,
     UntestedUpstreamWarning,
     announce,
-    format_error,
 )
 
 
@@ -75,11 +73,6 @@ class CallFailedError(Exception):
         """
         is_mistake = isinstance(self.error, (InvalidInputError, InvalidParameterError, FilterError))
         return not (is_mistake or is_out_of_memory(self.error))
-
-
-def reason_of(error: BaseException, backend: LoadedBackend) -> str:
-    origin = format_origin(error, backend.package or package_of(backend.object))
-    return f"its call raised {format_error(error)}{origin}"
 
 
 def copied(call: Call) -> Call:
@@ -148,11 +141,12 @@ def warn_of(
     failures: Sequence[CallFailedError], selection: Selection, successor: str, *, strict: bool, debug: bool
 ) -> None:
     """Warn once a process of each failed backend, and of the successor's untested versions; raise if strict."""
-    resolution, outcome = selection.resolution, messages.using_from_here_on(successor)
+    resolution, outcome = selection.resolution, f" Using {successor!r} from here on."
     for failure in failures:
         name = failure.backend.name
         log_traceback(f"a call of {name!r}", failure.error, aloud=debug)
-        text = messages.failed_call(name, failure.reason, successor, resolution.choice)
+        disable = disable_setting([name], resolution.choice)
+        text = f"{name!r} failed: {failure.reason}.{outcome} Set {disable} to silence this."
         try:
             announce(SamplerFallbackWarning, text, strict=strict, once_for=("call", name), outcome=outcome)
         except SamplerFallbackWarning as warning:

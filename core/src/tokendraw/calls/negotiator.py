@@ -88,12 +88,9 @@ class Negotiator:
     def settle(
         self, operation: Operation, rejections: Rejections, discovery: Discovery | None = None
     ) -> tuple[Selection, Rejections]:
-        """Resolve and build until the chosen plugin and the companion are proven.
+        """Resolve and build until the plugins are proven; return the selection, and the rejections that it rests on.
 
         A plugin that fails is rejected and the next best is tried. An explicit choice has no next best.
-
-        :returns: the selection, and the rejections that it rests on.
-        :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is left.
         """
         if discovery is None:
             if self.discover is None:
@@ -130,7 +127,13 @@ class Negotiator:
             if missing is None:
                 break
             try:
-                self._backends[operation.name, missing] = self._build(operation, missing, discovery)
+                if self.before_build is not None:
+                    self.before_build(missing)
+                hooks, capabilities = discovery.hooks[missing], discovery.offered(missing, operation)
+                built = proof.build(operation, hooks, capabilities, self.device, self.need)
+                self._backends[operation.name, missing] = LoadedBackend.of(
+                    operation, missing, built, capabilities, self.need, proof.package_of(hooks)
+                )
             except PluginError as error:
                 failures[missing] = error
                 reason = format_message(error, MAX_REASON_CHARS)
@@ -171,14 +174,6 @@ class Negotiator:
     def restore_stats(self, rows: Mapping[str, int]) -> None:
         with self._rows_lock:
             self._rows = dict(rows)
-
-    def _build(self, operation: Operation, name: str, discovery: Discovery) -> LoadedBackend:
-        hooks, capabilities = discovery.hooks[name], discovery.offered(name, operation)
-        if self.before_build is not None:
-            self.before_build(name)
-        built = proof.build(operation, hooks, capabilities, self.device, self.need)
-        package = proof.package_of(hooks)
-        return LoadedBackend.of(operation, name, built, capabilities, self.need, package)
 
 
 def rejected(

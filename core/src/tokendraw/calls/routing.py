@@ -21,8 +21,7 @@ from tokendraw._torch.tensors import is_capturing, uploaded
 from tokendraw.backends.description import Operation, Requirement, first_reason
 from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.backends.resolution.messages import install
-from tokendraw.calls.call import Call
-from tokendraw.calls.row_requirements import LOGPROBS, RowGroup
+from tokendraw.calls.call import LOGPROBS, Call, RowGroup
 from tokendraw.calls.rows import RowCall
 from tokendraw.errors import SamplerUnavailableError
 from tokendraw.filters.installed import find_filter

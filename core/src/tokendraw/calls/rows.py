@@ -100,7 +100,8 @@ class RowCall(Call):
 
     def cache_check(self, key: object, check: OutputCheck) -> None:
         if self.token_ids is None:
-            self.metadata.memo[key] = (form_of(self.logits), check)
+            logits = self.logits
+            self.metadata.memo[key] = (logits.shape, logits.dtype, logits.device), check
 
     def output_check(self, need: Need) -> OutputCheck:
         rows = self.logits.shape[:1]
@@ -110,10 +111,7 @@ class RowCall(Call):
         return self.output_form(ScoreOutput, (("entropy", rows, torch.float32),), need).wrong
 
     def output_form(self, kind: type[Any], fields: tuple[_Field, ...], need: Need) -> OutputForm:
-        """Describe the output: a class with ``fields`` of its own, and the thresholds and logprobs that were asked for.
-
-        :param fields: the first has the shape of the tokens: [B], or [B, K + 1].
-        """
+        """Describe the output: a class with ``fields`` of its own, and thresholds and logprobs that were asked for."""
         facts, rows, shape = self.facts, self.logits.shape[:1], fields[0][1]
         if need.threshold:
             bounds = ("threshold", "ceiling")[: 1 + facts.any_ceiling]
@@ -237,11 +235,7 @@ class OutputForm(NamedTuple):
 
 
 def check_logits(name: str, logits: Tensor, device: torch.device, *, built: str = "sampler") -> None:
-    """Refuse anything but a batch of logits on a sampler's device.
-
-    :param name: of the argument.
-    :param built: names what was built for the device.
-    """
+    """Refuse anything but a batch of logits on a sampler's device."""
     if not is_plain(logits):
         check_plain(name, logits, f"Pass torch.as_tensor({name}), of shape [B, V].")
     if logits.dim() != 2 or logits.shape[1] < 1:
@@ -253,11 +247,6 @@ def check_logits(name: str, logits: Tensor, device: torch.device, *, built: str 
             f"'{name}' needs device {device}, where the {built} was built, found {logits.device}. "
             f"Move the logits, or load a {built} for {logits.device}."
         )
-
-
-def form_of(logits: Tensor) -> LogitsForm:
-    """Return the properties of checked logits by which :func:`check_logits` decides."""
-    return logits.shape, logits.dtype, logits.device
 
 
 def has_form(logits: object, form: LogitsForm) -> bool:
@@ -337,8 +326,7 @@ def proof_logits(rows: int, capabilities: Capabilities, device: torch.device, ne
 def proof_params(capabilities: Capabilities, need: Need) -> SamplingParams:
     """Make parameters for two equally likely tokens, within the advertised capabilities.
 
-    Where kernels are compiled on demand and nobody said for which dtype, they ask for nothing, which compiles least: a
-    kernel that fails at a later call is caught there.
+    Where kernels are compiled on demand for a dtype that nobody named they ask for nothing, which compiles least.
     """
     if capabilities.compiles_on_demand and need.dtype is None:
         return SamplingParams()

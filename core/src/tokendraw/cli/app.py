@@ -1,8 +1,7 @@
 """The command ``tokendraw``: a group of built-in commands and of commands from other distributions.
 
 Others name theirs in the entry point group ``tokendraw.commands``. Names come from metadata alone: the module of a
-command is imported at its call, by ``--help`` and by ``doctor``. A command that cannot be used has a reason in words
-and affects no other command.
+command is imported at its call, by ``--help`` and by ``doctor``. One that cannot be used has a reason in words.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from tokendraw._version import __version__
 from tokendraw.backends.discovery import guard
 from tokendraw.backends.discovery.entry_points import declarations
 from tokendraw.backends.discovery.guard import guarded
-from tokendraw.backends.resolution.admission import disputed_reason, reserved_reason
-from tokendraw.backends.resolution.candidate import Extension
+from tokendraw.backends.resolution.candidate import Extension, disputed_reason, reserved_reason
 from tokendraw.cli.command import (
     GuardedCommand,
     ended_by_exit_code,

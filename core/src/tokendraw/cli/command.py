@@ -148,8 +148,7 @@ def prepare_streams() -> None:
 def interrupts_end_imports() -> Iterator[None]:
     """Let Ctrl-C during an import end the process at once.
 
-    Raised there, an interrupt may surface as the ImportError of an extension module, or not at all. Anywhere
-    else it is raised as usual.
+    Raised there, it may surface as the ImportError of an extension module, or not at all.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

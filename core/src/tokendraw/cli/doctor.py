@@ -32,6 +32,7 @@ import importlib_metadata
 
 import tokendraw
 from tokendraw import operations
+from tokendraw import providers as _providers
 from tokendraw._torch.importing import damage, require_torch
 from tokendraw.backends import machine
 from tokendraw.backends.description import API_VERSION, Host
@@ -39,8 +40,14 @@ from tokendraw.backends.discovery.entry_points import declarations, installed_ve
 from tokendraw.backends.discovery.guard import TIMEOUT_SECONDS, call_in_new_process, guarded
 from tokendraw.backends.discovery.settings import read_settings
 from tokendraw.backends.resolution import upstream as _upstream
-from tokendraw.backends.resolution.admission import FIRST_PARTY, author_of, conflicts
-from tokendraw.backends.resolution.candidate import Candidate, Choice, State
+from tokendraw.backends.resolution.candidate import (
+    FIRST_PARTY,
+    Candidate,
+    Choice,
+    State,
+    author_of,
+    conflicts,
+)
 from tokendraw.backends.resolution.messages import disable_setting, using
 from tokendraw.cli import options, terminal
 from tokendraw.cli.app import InstalledCommand, examined, installed_commands
@@ -62,7 +69,6 @@ from tokendraw.errors import (
     printable,
     where,
 )
-from tokendraw.providers import load as _load
 
 BUILD_SECONDS = 900
 """Time limit of a process that builds: FlashInfer takes up to five minutes to compile."""
@@ -155,7 +161,7 @@ def _negotiate(found: _Checkup) -> None:
     settings = read_settings()
     found.config = printable(str(settings.config)) if settings.config else None
     found.choice = settings.choice()
-    by_operation = _load.discover_all()
+    by_operation = _providers.discover_all()
     found.candidates = sorted(by_operation[_MAIN], key=rank)
     infos = [info for candidate in found.candidates if (info := described(candidate))]
     for name, candidates in by_operation.items():
@@ -164,7 +170,7 @@ def _negotiate(found: _Checkup) -> None:
             choice = settings.choice(binds=operations.is_own(about))
             found.serving[name] = None
             with contextlib.suppress(TokendrawError):
-                decision = _load.decide(candidates, found.host, about.need(), choice, operation=name)
+                decision = _providers.decide(candidates, found.host, about.need(), choice, operation=name)
                 found.serving[name] = decision.chosen
     misnamed = settings.all_warnings(candidate.name for candidate in found.candidates)
     found.messages += [as_error(text) for text in misnamed] if settings.strict else misnamed
@@ -292,7 +298,7 @@ def report_builds(*names: str) -> None:
         return
     write()
     from tokendraw.calls.negotiator import warn_of
-    from tokendraw.providers.load import open_negotiator
+    from tokendraw.providers import open_negotiator
 
     log = terminal.StderrHandler()
     warnings.simplefilter("ignore", TokendrawWarning)  # a strict one is raised all the same

@@ -110,7 +110,7 @@ filters_option = click.option(
 
 def load(sampler: str | None, device: str | None, need: Need) -> Sampler:
     """Load the sampler chosen by the options, as :func:`tokendraw.load_sampler` does."""
-    from tokendraw.providers.load import open_negotiator
+    from tokendraw.providers import open_negotiator
 
     settings = _settings.read_settings()
     negotiator, discovery = open_negotiator(settings, settings.choice(sampler, options.SAMPLER), device, need)
@@ -261,7 +261,7 @@ def _library(name: str) -> Any:
 
 def _rows(values: Tensor, tensor: str | None) -> LogitsFile:
     """Check shape and dtype, and lay out the rows; +inf wins every draw, so float64 has to fit float32."""
-    shape, dtype = list(values.shape), _name(values.dtype)
+    shape, dtype = list(values.shape), str(values.dtype).removeprefix("torch.")
     if dtype not in (*INPUT_DTYPES, "float64"):
         raise LogitsFileError(
             f"needs {one_of(INPUT_DTYPES)} values, found {dtype}. Save the logits as one of these."
@@ -280,10 +280,6 @@ def _rows(values: Tensor, tensor: str | None) -> LogitsFile:
             raise LogitsFileError(f"needs values within float32, found {found}. Scale the logits.")
         rows = rows.float()
     return LogitsFile(rows, tensor, dtype)
-
-
-def _name(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 @click.command(cls=GuardedCommand, short_help="Draw tokens for the logits in a file.")
@@ -346,7 +342,7 @@ def sample(
             logprobs_mode=logprobs_mode,
             filter_orders=(params.filter_order,),
             gumbel_dtype=gumbel_dtype,
-            dtype=_name(source.logits.dtype),
+            dtype=str(source.logits.dtype).removeprefix("torch."),
             vocab_size=vocab_size,
         )
         drawer = load(sampler, device, need)
@@ -462,10 +458,7 @@ class DemoModel:
                 self._counts[tuple(ids[start:end])][word] += 1
 
     def write(self, prompt: str, params: SamplingParams, count: int) -> tuple[list[int], str]:
-        """Continue ``prompt`` by ``count`` words; return their ids and text, without the prompt.
-
-        The position of a draw is the index of the token before it.
-        """
+        """Continue ``prompt`` by ``count`` words; return their ids and text, without the prompt."""
         from tokendraw._torch.threads import one_thread
         from tokendraw.parameters.metadata import SamplingMetadata
 

@@ -1,7 +1,6 @@
 """``tokendraw list``, ``show`` and ``resolve``: what is installed and what is chosen, as JSON and in words.
 
 In JSON, tuples become lists, versions of hardware become ``"9.0"``, and what is unknown or does not apply is null.
-Keys are only ever added, because scripts read them.
 
 ``list``: ``candidates``, each as in :func:`candidate_json`; ``filters``, each with the fields of
 :class:`tokendraw.filters.InstalledFilter`; ``operations``, each with those but ``moments`` and ``summary``.
@@ -25,6 +24,7 @@ from click.core import ParameterSource
 
 import tokendraw
 from tokendraw import operations
+from tokendraw import providers as _providers
 from tokendraw.backends.declared import read_field
 from tokendraw.backends.description import API_VERSION, Host, HostCapabilities, HostNeed, PluginInfo, Upstream
 from tokendraw.backends.discovery import settings as _settings
@@ -44,7 +44,6 @@ from tokendraw.errors import (
     nearest,
 )
 from tokendraw.filters.installed import InstalledFilter, installed_filters
-from tokendraw.providers import load as _load
 
 JsonObject = dict[str, Any]
 
@@ -219,7 +218,7 @@ _Plugin: TypeAlias = Mapping[str, Candidate]
 def show(name: str, as_json: bool) -> None:
     """Show everything about the sampler or the filter NAME: origin, state, and capabilities or moments."""
     with plugins_at_work():
-        by_operation = _load.discover_all()
+        by_operation = _providers.discover_all()
     plugins = [dict(zip(by_operation, c, strict=True)) for c in zip(*by_operation.values(), strict=True)]
     claimants = sorted((p for p in plugins if _main(p).name == name), key=lambda p: rank(_main(p)))
     known = () if claimants else installed_filters()

@@ -157,10 +157,7 @@ def _console_on_stderr() -> Iterator[Console]:
 
 @contextlib.contextmanager
 def _lines_on_stderr(line: Callable[[int], str]) -> Iterator[None]:
-    """Print a line every :data:`SECONDS_PER_LINE`, as a sign of life in a log.
-
-    :param line: writes it, for the seconds since the work began.
-    """
+    """Print a line every :data:`SECONDS_PER_LINE`, as a sign of life in a log."""
     start, is_over = time.monotonic(), threading.Event()
 
     def write() -> None:

@@ -195,8 +195,7 @@ _EDITS: dict[Edit, tuple[dict[str, Any], dict[int, float]]] = {
     "penalty_last_n": ({"penalty_last_n": 1}, {}),
     "dry_multiplier": ({"dry_multiplier": 0.25, "dry_allowed_length": 0}, {0: -0.25, 1: -0.25}),
 }
-"""Fields of the request in the proof for each edit, and the changes of the logits of 8. A thinking budget is that of a
-second request."""
+"""Fields of the proof's request for each edit, and the changes of logits of 8; a second one has a thinking budget."""
 _FORCED_ID = 39
 """In the proof, the id that a spent thinking budget forces; a bitmask forbids it."""
 
@@ -244,18 +243,13 @@ class LogitsProcessor(Provider):
     ) -> float:
         """Edit made-up logits, so that no request waits for a kernel to be compiled or loaded.
 
-        :param vocab_size: V of the logits to come.
-        :param dtypes: of the logits to come.
+        The other parameters, what is returned and raised are those of :meth:`tokendraw.Sampler.warmup`.
+
         :param batch_sizes: numbers of rows; with drafts numbers of requests, of K + 1 rows each. Beside the largest
             logits, slots for as many requests are allocated: 4 bytes for each request and id.
-        :param row_stride: of the logits in elements, where their rows are padded; None: V.
         :param index_dtypes: of ``row_index``, and of the ids and ``cu_num_logits`` of drafts, in every combination:
             int64 or int32. Name those alone that come where kernels take long to compile.
         :param bitmask: whether bitmasks may come.
-        :param max_drafts: K, the most drafts that a request may have; None: no verification is edited.
-        :param progress: whether a line on stderr shows the progress; None: if stderr is a terminal.
-        :returns: the duration in seconds; 0.0 on a CPU.
-        :raises InvalidInputError: a ValueError that names the argument; or a CUDA graph is being captured.
         """
         batches = Batches(
             self.device, vocab_size, dtypes=dtypes, batch_sizes=batch_sizes, row_stride=row_stride

@@ -20,15 +20,13 @@ from tokendraw._torch.tensors import (
     uploaded,
 )
 from tokendraw._torch.untraced import made_untraced, untraced
-from tokendraw.edits.append import Histories, Room
-from tokendraw.edits.requests import Population, check_history, check_request
-from tokendraw.edits.slot_writes import SlotWriter
+from tokendraw.edits.requests import Histories, Population, Room, SlotWriter, check_history, check_request
 from tokendraw.edits.tables import GIVEN_IDS, EditFacts, RequestTables, SlotSizes, SlotTensors, check_sizes
 from tokendraw.errors import InvalidInputError, InvalidParameterError, type_name
 from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.parameters.edits import LARGEST_INT32, Edit
 from tokendraw.parameters.fields import FILTER_PREFIX, each, integer, integers
-from tokendraw.parameters.metadata import MAX_POSITION, SamplingMetadata, check_positions, missing_positions
+from tokendraw.parameters.metadata import MAX_POSITION, SamplingMetadata, missing_positions
 from tokendraw.parameters.params import SamplingParams
 
 
@@ -59,18 +57,6 @@ def row_input(name: str, values: Iterable[int] | Tensor, device: torch.device) -
         return RowInput(values.tolist(), values if device.type == "cpu" else None)
     check_device_of(name, values.device, "the slots", device)
     return RowInput(None, values)
-
-
-def position_input(positions: Iterable[int] | Tensor, device: torch.device) -> RowInput:
-    """Read the position of each row, from the host or a device; values on the device stay unread."""
-    if isinstance(positions, Tensor) and positions.device == device:
-        check_vector("positions", positions)
-        check_integers("positions", positions)
-        check_positions(positions)
-        return RowInput(None, positions)
-    row_positions = row_input("positions", positions, device)
-    integers("positions", row_positions.values or (), 0, MAX_POSITION)
-    return row_positions
 
 
 def check_slots(slots: Sequence[int], live: Set[int], num_slots: int, *, once: bool = False) -> None:
@@ -187,8 +173,7 @@ class RequestSlots:
         self._room = Room(self._sizes.max_tokens)
         self._metadata = MetadataCache(self._state)
         self.appender: Callable[[RequestTables, Tensor, Tensor], None] | None = None
-        """Appends the tokens of a step in place of torch: ``append`` of the processor that last edited logits of these
-        requests, where it has one."""
+        """Appends the tokens of a step in place of torch: ``append`` of the processor that last edited logits here."""
         self.captured_edits = EditFacts()
         """Edits that CUDA graphs record when they are captured: anything, unless an engine names those that a graph of
         its own is to serve. It replays that graph only while :attr:`facts` name no others."""
@@ -259,12 +244,10 @@ class RequestSlots:
 
         A request that comes back after a preemption brings its output, and is edited as if it had never been gone. A
         number outside [0, V), as a placeholder of an image has, is a token without an id: no edit counts or matches it,
-        but it stands between its neighbours, and in the output ``min_tokens`` counts it. After an error nothing has
-        changed.
+        but it has a place, and in the output ``min_tokens`` counts it. After an error nothing has changed.
 
         :param slot: from 0 to S - 1.
-        :param prompt_token_ids: [n] integers; an array of numpy or a tensor is read faster than a list. A tensor on a
-            device is copied to the host, which waits for it.
+        :param prompt_token_ids: [n] integers; a tensor is read fastest. One on a device is waited for.
         :param output_token_ids: the same, behind the prompt; both are at most M.
         :raises InvalidParameterError: a ValueError that names the field, the slot and the value.
         :raises InvalidInputError: a ValueError: a tensor of another form, or a CUDA graph is being captured.
@@ -358,14 +341,12 @@ class RequestSlots:
             check_slots(rows.values, self._population.requests.keys(), self.num_slots)
         inputs = {"row_index": rows}
         if positions is not None:
-            inputs["positions"] = position_input(positions, self.device)
+            inputs["positions"] = row_input("positions", positions, self.device)
+            integers("positions", inputs["positions"].values or (), 0, MAX_POSITION)
         return self._metadata.of(self._population, **upload_inputs(self.device, **inputs))
 
     def _append(self, slots: list[int] | None, row_index: Tensor, tokens: Tensor) -> None:
-        """Append tokens [B] or [B, K], if the histories have space for them.
-
-        :param slots: those of ``row_index``, as far as the host knows them.
-        """
+        """Append tokens [B] or [B, K], if the histories have space for them."""
         if len(row_index) != len(tokens):
             raise InvalidInputError(
                 f"'row_index' needs one slot for each row of tokens, {len(tokens)}, found {len(row_index)}."

@@ -35,8 +35,7 @@ class RequestTables:
     ``slots.tables`` is another object, in which those tensors are new and the others are the same.
 
     S are the slots, M the tokens that one holds, V the vocabulary. A slot without a request asks for nothing: its
-    counts are 0 and its lists are empty. Entries behind those that a number counts are undefined, unless a field says
-    more. A provider changes none of them.
+    counts are 0 and its lists are empty. Entries behind the last are undefined, unless a field says more. Read only.
 
     :ivar history: [S, M] int32: ids of the prompt, then ids of the output. A number outside [0, V) is a placeholder,
         such as an image has: a token that no bad word matches.
@@ -50,8 +49,7 @@ class RequestTables:
     :ivar repetition: [S] float32: repetition penalty; 1: off.
     :ivar frequency: [S] float32: frequency penalty; 0: off.
     :ivar presence: [S] float32: presence penalty; 0: off.
-    :ivar penalty_last_n: [S] int32: number of tokens, the last of ``history`` and of the drafts before a row, that the
-        penalties count; -1: all.
+    :ivar penalty_last_n: [S] int32: number of tokens, the last of history and drafts, that penalties count; -1: all.
     :ivar bias_ids: [S, NB] int32: ids of ``logit_bias``, each once; -1 behind the last.
     :ivar bias: [S, NB] float32: value that is added to the logit of each id in ``bias_ids``.
     :ivar num_bias: [S] int32: number of ids in ``bias_ids``.

@@ -1,8 +1,7 @@
 """The base class of filters from moments, and the installed ones, with a state and a reason each. Imports no torch.
 
 A filter is imported when ``tokendraw list`` shows it or a request first names it. A filter that cannot be used affects
-no other. The filters of a process are those that were installed, and not switched off, when a request first named one;
-a name that is unknown is looked for again.
+no other. A process has the filters that were installed when a request first named one; an unknown name is sought anew.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The operations served by plugins: the core's own, a record and a line each, and those that distributions bring.
 
-Nothing else in the core knows an operation by its name. A record is loaded when it is first asked for. An entry point
-of the group ``tokendraw.operations`` names the :class:`~tokendraw.plugin.Operation` of another distribution; such entry
-points are looked for when a name is asked for that is none of the core's own, and when all operations are listed.
+Nothing else in the core knows an operation by its name. Entry points of the group ``tokendraw.operations`` are looked
+for when a name is asked for that is none of the core's own, and when all operations are listed.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ from typing import Any
 from tokendraw.backends.description import HostCapabilities, Operation
 from tokendraw.backends.discovery.discover import find_extensions, sources
 from tokendraw.backends.discovery.entry_points import OPERATION_GROUP
-from tokendraw.backends.resolution.admission import FIRST_PARTY_OPERATIONS
-from tokendraw.backends.resolution.candidate import Extension, State
+from tokendraw.backends.resolution.candidate import FIRST_PARTY_OPERATIONS, Extension, State
 from tokendraw.errors import (
     InvalidParameterError,
     PluginError,

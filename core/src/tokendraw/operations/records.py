@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, runti
 
 from tokendraw.backends.description import Capabilities, DraftKind, Need, Operation, Requirement
 from tokendraw.backends.resolution import checks
-from tokendraw.calls.row_requirements import LOGPROBS, ROW_REQUIREMENTS, SEEDED
+from tokendraw.calls.call import LOGPROBS, ROW_REQUIREMENTS, SEEDED
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw import speculative
 from tokendraw._torch.tensors import is_capturing
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description import Capabilities, DraftKind, Need, Operation
@@ -24,7 +23,6 @@ from tokendraw.calls.rows import (
     RowCall,
     check_logits,
     check_metadata,
-    form_of,
     has_form,
     proof_logits,
     proof_output,
@@ -48,6 +46,7 @@ from tokendraw.output import PAD_TOKEN_ID, SamplerOutput, ScoreOutput, VerifyOut
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.parameters.params import SamplingParams
+from tokendraw.speculative import rows_of_requests
 
 # What users call.
 
@@ -94,16 +93,14 @@ def verify(
     those that plain sampling draws at the same seeds and positions, so that the text is token for token that without
     drafts; it looks at no draft's distribution. ``block`` judges the drafts of a request together (Sun et al., 2024,
     arXiv 2403.10444) and accepts at least as many as ``rejection`` on average. All leave the target's distribution as
-    it is; ``block`` does so if the drafts of successive verifications share no noise: draw them without seeds, or with
-    seeds of each verification's own.
+    it is; ``block`` if the drafts of successive verifications share no noise: without seeds, or with seeds of each one.
 
     Waits, raises, and replaces a verifier that fails as :meth:`tokendraw.Sampler.sample` does.
 
     :param target_logits: [L, V] float32, bfloat16 or float16, any row stride: of each request one row for every draft,
         in order, and its bonus row. Never modified.
     :param drafts: on the same device.
-    :param metadata: one entry a request, with the positions of their first rows, or one a row, as ``row_index`` makes
-        it; on the same device.
+    :param metadata: on the same device: one entry a request, with the positions of first rows, or one a row.
     :raises InvalidParameterError: a ValueError: there is no such mode.
     :raises SamplerUnavailableError: no plugin here, or not the one that was asked for, verifies this batch.
     """
@@ -116,8 +113,7 @@ def score(logits: Tensor, token_ids: Tensor, metadata: SamplingMetadata) -> RowC
     Rows of a prompt's prefill or of a completion, those of a teacher, or those that a trainer computes again: L rows at
     once, in parts where memory asks for it. Temperature, filters and ``logprobs_mode`` count as in
     :meth:`tokendraw.Sampler.sample`, whose log-probability of the token it drew is equal bit for bit where one plugin
-        serves both. Seeds and positions are ignored. ``logprobs`` None counts as 0. Waits and raises as ``sample``
-        does.
+        serves both. Seeds and positions are ignored; ``logprobs`` None counts as 0. Waits and raises as a draw does.
 
     :param logits: [L, V] float32, bfloat16 or float16, any row stride. Never modified.
     :param token_ids: [L] integer on the same device: the token of each row. An id outside [0, V), such as the -100 of a
@@ -200,10 +196,11 @@ class Verify(RowCall):
         return checked[3] if has_form(self.logits, checked[2]) else None
 
     def cache_check(self, key: object, check: OutputCheck) -> None:
-        drafts = self.drafts
+        drafts, logits = self.drafts, self.logits
         if drafts.num_rows is None and drafts.cu_num_logits.is_cpu:
             return  # their values are checked in every call
-        drafts.memo[key] = self.metadata.memo, self.mode, form_of(self.logits), check
+        form = logits.shape, logits.dtype, logits.device
+        drafts.memo[key] = self.metadata.memo, self.mode, form, check
 
     def run(self, backend: Any) -> Any:
         metadata = by_row(self.metadata, self.drafts, self.logits.shape[0])
@@ -268,7 +265,7 @@ def _rows_of_requests(drafts: Drafts, rows: int) -> _Rows:
     """
     offsets = drafts.cu_num_logits
     if is_capturing() or offsets.is_inference():  # torch does not count changes of inference tensors
-        return *speculative.rows_of_requests(offsets, rows), None
+        return *rows_of_requests(offsets, rows), None
     stream = torch.cuda.current_stream(offsets.device) if offsets.is_cuda else None
     state: Hashable = rows, offsets._version, stream
     known: tuple[Hashable, _Rows] | None = drafts.memo.get("rows of requests")
@@ -276,7 +273,7 @@ def _rows_of_requests(drafts: Drafts, rows: int) -> _Rows:
         width, steps = drafts.max_drafts + 1, None
         if drafts.is_uniform and rows == drafts.num_requests * width:
             steps = torch.arange(width, device=offsets.device)
-        known = state, (*speculative.rows_of_requests(offsets, rows), steps)
+        known = state, (*rows_of_requests(offsets, rows), steps)
         drafts.memo["rows of requests"] = known
     return known[1]
 
@@ -323,15 +320,13 @@ class _RowProvider(Provider):
         :param dtypes: of the logits to come.
         :param batch_sizes: numbers of rows; in a verification of requests, with K + 1 rows of the target and K of
             drafts each. One is enough where a sampler has one way for all of them; give the largest too where it may
-            choose by them. All batches read one memory of the largest logits [B, V], and the first may draw from a copy
-            of the smallest.
+            choose by them. All batches read one memory of the largest logits [B, V]; the first may copy the smallest.
         :param row_stride: of the logits in elements, where their rows are padded; None: V.
         :param seeds: whether seeds and positions may come.
         :param logprobs: values of ``SamplingParams.logprobs`` that may come; empty: none.
         :param row_index: whether the parameters of some batches come by request slot.
         :param metadata: batches to draw in place of all those kinds, such as those of an engine that keeps its
-            parameters in tensors of its own dtypes. Each brings its number of rows, or of requests to verify where it
-            has no ``row_index``.
+            parameters in tensors of its own dtypes. Each brings its number of rows, or of requests to verify.
         :param max_drafts: K, the most drafts that a request may have; None: nothing is verified.
         :param verify_modes: modes of the verifications to come.
         :param draft_kinds: what they will be given of the drafts: ``probs``, ``logits`` or, with neither, ``chosen``.
@@ -395,8 +390,7 @@ class Sampler(SampleProvider, VerifyProvider, ScoreProvider):
     form), the next best one draws that batch and, if it can, all that follow; a
     :class:`tokendraw.SamplerFallbackWarning` says so once. The error is raised, and no sampler replaced, where no other
     one can draw the batch either, where the user asked for a sampler, while a CUDA graph is captured, where the error
-    says nothing against the sampler, as ``torch.OutOfMemoryError``, and for later batches, which are drawn from the
-    logits themselves.
+    says nothing against it, as ``torch.OutOfMemoryError``, and for later batches, which are drawn without a copy.
 
     Several threads may call it at once.
     """

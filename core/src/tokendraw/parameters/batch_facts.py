@@ -45,8 +45,7 @@ class BatchFacts:
     :ivar any_xtc: Whether a row may have an active xtc_probability.
     :ivar any_joint: Whether a row may have the filter order ``joint``.
     :ivar any_temperature_last: Whether a row may combine the filter order ``temperature_last`` with a filter.
-    :ivar any_top_k_first: Whether a row of the order ``top_k_first`` may combine top_p with another filter. Beside
-        top_p alone both orders agree.
+    :ivar any_top_k_first: Whether a row of the order ``top_k_first`` may combine top_p with another filter.
     :ivar max_logprobs: Largest ``SamplingParams.logprobs`` (-1: a row wants all tokens); None: no row wants any.
     :ivar max_logprob_token_id: Largest id of ``SamplingParams.logprob_token_ids``; -1: no row has any; None: unknown.
     :ivar filters: Names of the filters from moments that a row may have active; None: all of the metadata.
@@ -107,7 +106,7 @@ class BatchFacts:
     @classmethod
     def of_kinds(cls, kinds: Collection[RowKind]) -> Self:
         """Describe a batch with at least one row of each given kind, and no others."""
-        columns = zip(*kinds, strict=True) if kinds else [()] * _KIND_SIZE
+        columns = zip(*kinds, strict=True) if kinds else [()] * (len(COLUMNS) - 1)
         greedy, *filters, seeded, logprobs, orders, has_given_ids, names = columns  # the order of COLUMNS
         top_k, top_p = filters[_TOP_K], filters[_TOP_P]
 
@@ -185,8 +184,6 @@ _WITHOUT: dict[str, tuple[str, Any]] = {
 }
 """By tensor: the fact that is known without it, and its value then."""
 _REAL_FILTERS = [(i, p.fact) for i, p in enumerate(FILTER_PARAMETERS) if p.kind == "real"]
-_KIND_SIZE = len(COLUMNS) - 1
-_MAX_FACTS = 1024
 _TOP_K, _TOP_P = ([p.name for p in FILTER_PARAMETERS].index(name) for name in ("top_k", "top_p"))
 
 
@@ -261,7 +258,7 @@ class RowKinds:
         return all(_version(tensor) == version for tensor, version in self._bound or ())
 
 
-_facts_of = lru_cache(_MAX_FACTS)(BatchFacts.of_kinds)
+_facts_of = lru_cache(1024)(BatchFacts.of_kinds)
 
 
 def row_kinds(columns: Columns) -> Iterable[RowKind]:

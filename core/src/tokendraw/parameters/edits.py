@@ -84,12 +84,7 @@ NO_EDITS = CheckedEdits()
 
 
 def check_edits(params: Any, row: int | str | None = None, vocab_size: int | None = None) -> CheckedEdits:
-    """Check the edits of a request.
-
-    :param params: a :class:`tokendraw.SamplingParams`.
-    :param row: in its batch, or its place in words, for the message.
-    :param vocab_size: None: it is not known, and ids are only held against the least.
-    """
+    """Check the edits of a request."""
     penalties = tuple(
         [real(name, getattr(params, name), row, *limits) for name, limits in _PENALTIES.items()]
     )

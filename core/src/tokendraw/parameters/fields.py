@@ -55,10 +55,7 @@ class Parameter(NamedTuple):
         return f"any_{asked}" if asked else ""
 
     def read(self, value: Any, row: int | str | None) -> Any:
-        """Return a value of a request as it is stored.
-
-        :raises InvalidParameterError: the value is out of range; names the parameter and the row.
-        """
+        """Return a value of a request as it is stored."""
         if value is None and self.is_optional:
             return None
         check = real if self.kind == "real" else integer

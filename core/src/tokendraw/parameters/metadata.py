@@ -113,7 +113,12 @@ class SamplingMetadata:
                     f"'{name}' needs a tokendraw.{needed.__name__}, found {type_name(record)}. "
                     "Leave it out where nothing is known."
                 )
-        self._check_filters()
+        if self.filters is not None and not isinstance(self.filters, Mapping):
+            raise InvalidInputError(
+                f"'filters' needs {{name: tensor [slots]}}, found {type_name(self.filters)}. Pass a dict."
+            )
+        for name in self.filters or ():
+            find_filter(name)
         tensors = self._tensors()
         for name, tensor in tensors.items():
             check_form(name, tensor)
@@ -211,8 +216,7 @@ class SamplingMetadata:
         """Results computed by samplers from this metadata, by keys of their own.
 
         All metadata that :meth:`with_positions` makes of it shares it. So it may hold what follows from facts, shapes,
-        dtypes and devices, and from which tensors there are, but nothing that follows from values, which may change in
-        place, or from where ``positions`` lie.
+        dtypes, devices and which tensors there are, but nothing from values or from where ``positions`` lie.
         """
         return {}
 
@@ -292,16 +296,6 @@ class SamplingMetadata:
         if self.filters:
             tensors |= {f"{FILTER_PREFIX}{name}": tensor for name, tensor in self.filters.items()}
         return tensors
-
-    def _check_filters(self) -> None:
-        if self.filters is None:
-            return
-        if not isinstance(self.filters, Mapping):
-            raise InvalidInputError(
-                f"'filters' needs {{name: tensor [slots]}}, found {type_name(self.filters)}. Pass a dict."
-            )
-        for name in self.filters:
-            find_filter(name)
 
 
 def _widened(tensor: Tensor) -> Tensor:

@@ -45,16 +45,14 @@ class SamplingParams(_EditFlag):
     The fields from ``repetition_penalty`` to ``stop_token_ids``, and those from ``penalty_last_n`` to
     ``thinking_budget``, change logits before all of that: ``tokendraw.load("process_logits")`` does it for requests in
     :class:`tokendraw.RequestSlots`.
-    ``from_params`` refuses them, since it keeps no history. The hash leaves out the fields that are collections,
-    equality does not.
+    ``from_params`` refuses them, since it keeps no history. The hash leaves out the fields that are collections.
 
     :ivar temperature: ``y = (x - max x) / temperature``; 0 is greedy: the argmax, the lowest token id on a tie.
     :ivar top_k: Keep every token whose value is at least the k-th largest. 0, -1 or >= V: off.
     :ivar top_p: Keep the smallest set of largest tokens with at least this share of the mass, and all ties. 1: off.
     :ivar min_p: Keep tokens at least this likely relative to the likeliest. 0: off.
     :ivar seed: Any integer in [-2**63, 2**64), taken modulo 2**64. None: a fresh seed per call from torch's generator.
-    :ivar logprobs: Number of best tokens to return log-probabilities of, beside that of the drawn token; -1 or >= V:
-        all. None: no log-probabilities.
+    :ivar logprobs: Number of best tokens whose logprobs to return beside the drawn one's; -1 or >= V: all. None: none.
     :ivar filter_order: ``top_k_first``: top-p counts the mass that top-k left. ``joint``: both count the unfiltered
         mass. ``temperature_last``: the filters look at temperature 1, in the order filters from moments, top-k,
         typical-p, top-p, min-p, XTC; the draw is at ``temperature``.
@@ -82,8 +80,7 @@ class SamplingParams(_EditFlag):
         until the end follows it, the next id of the end alone is allowed, whatever other edits forbid. None: off.
     :ivar typical_p: Of the tokens that earlier stages left, keep the smallest set with at least this share of the mass
         whose ``-log p`` lies closest to the entropy, and all tokens at the same distance. 1: off.
-    :ivar xtc_probability: Probability with which XTC drops the likeliest tokens of a row: all those above the least
-        one of probability ``xtc_threshold``. 0: off.
+    :ivar xtc_probability: Probability with which XTC drops all tokens above the least one of ``xtc_threshold``. 0: off.
     :ivar xtc_threshold: Least probability, among the tokens that all other stages left, of those that XTC counts.
     """
 
@@ -143,7 +140,6 @@ class SamplingParams(_EditFlag):
         :param vocab_size: V, if it is known. ``top_k`` and ``logprobs`` above it are not refused: they mean "off" and
             "all". What ``logprobs=-1`` asks for is held against ``max_logprobs``, and token ids against V.
         :param max_logprobs: the most ``logprobs`` that this server grants, as ``Need(max_logprobs=)``; None: any.
-            Without ``vocab_size``, -1 is beyond it.
         :returns: the parameters themselves.
         :raises InvalidParameterError: a ValueError that names the field, what it needs and what it is.
         """
@@ -167,11 +163,7 @@ _PLAIN_TYPES = [*map(type, _PLAIN_NUMBERS)]
 def stored_values(
     params: SamplingParams, row: int | str | None = None, vocab_size: int | None = None
 ) -> dict[str, Any]:
-    """Check the parameters of a request, and return them by name, as stored in tensors, in the order of ``COLUMNS``.
-
-    :param row: in its batch, or its place in words, for the message.
-    :param vocab_size: V; None: it is not known, and ids are only held against the least.
-    """
+    """Check the parameters of a request, and return them by name, as stored in tensors, in the order of ``COLUMNS``."""
     values = dict(zip(COLUMNS, _draw_values(params), strict=True))
     for parameter in PARAMETERS:
         values[parameter.name] = parameter.read(values[parameter.name], row)
@@ -188,11 +180,7 @@ def stored_values(
 
 
 def check_columns(params: Iterable[SamplingParams], *, may_edit: bool = False) -> Columns:
-    """Check the parameters of a batch, and return them by name: the :func:`stored_values` of each request.
-
-    :param params: one entry a request.
-    :param may_edit: whether requests may ask for edits of their logits, which are no part of the result.
-    """
+    """Check the parameters of a batch, and return them by name: the :func:`stored_values` of each request."""
     check = check_edits if may_edit else refuse_edits
     if isinstance(params, SamplingParams):
         raise InvalidParameterError(

@@ -35,11 +35,8 @@ def watched(name: str, advice: str) -> contextlib.AbstractContextManager[object]
 def guarded(action: str, call: Callable[[], T], package: str = "") -> T:
     """Call a plugin's code, and raise any exception as a PluginError, whose cause it is.
 
-    A plugin that calls ``sys.exit`` must not end its host, so this catches more than ``Exception``; only an
-    interrupt from the keyboard is the user's own.
-
-    :param action: such as ``loading 'acme:plugin'``.
-    :param package: of the plugin; the message ends with the line in it that was running.
+    A plugin that calls ``sys.exit`` must not end its host, so this catches more than ``Exception``; only an interrupt
+    from the keyboard is the user's own. The message ends with the line of ``package`` that was running.
     """
     try:
         return call()
@@ -98,11 +95,7 @@ class ProcessResult(NamedTuple):
 def call_in_new_process(
     function: str, *arguments: str, timeout_seconds: float | None = None, verbose: bool = False
 ) -> ProcessResult:
-    """Call ``module:function`` in a new process, and read the JSON that the function prints as its last line.
-
-    :param timeout_seconds: None: :data:`TIMEOUT_SECONDS`.
-    :param verbose: let the process write on stderr.
-    """
+    """Call ``module:function`` in a new process, and read the JSON that the function prints as its last line."""
     process = subprocess.Popen(
         [sys.executable, "-c", _CODE, function, str(len(arguments)), *arguments, *map(os.fsdecode, sys.path)],
         stdin=subprocess.DEVNULL,

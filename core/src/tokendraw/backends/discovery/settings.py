@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tokendraw.backends.discovery.entry_points import FILTER_GROUP, OPERATION_GROUP, declarations
-from tokendraw.backends.resolution.admission import FIRST_PARTY
-from tokendraw.backends.resolution.candidate import Choice
+from tokendraw.backends.resolution.candidate import FIRST_PARTY, Choice
 from tokendraw.errors import SettingsError, format_line, format_value, nearest, one_of, printable
 
 _PREFIX = "TOKENDRAW_"

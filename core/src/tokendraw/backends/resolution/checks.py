@@ -83,10 +83,7 @@ HOST_CHECKS: tuple[Check, ...] = (device_type, compute_capability, rocm_arch, sm
 def first_reason(
     operation: Operation, offered: Mapping[str, HostCapabilities], host: Host, need: HostNeed
 ) -> str | None:
-    """Find the first reason why a plugin that offers these operations cannot serve one; None if it can.
-
-    The machine goes first, then the request, as a person would look.
-    """
+    """Find the first reason why a plugin that offers these operations cannot serve one, the machine first."""
     capabilities = offered.get(operation.name)
     if capabilities is None:
         return f"needs the operation {operation.name}, found {all_of(sorted(offered))}"

@@ -1,8 +1,4 @@
-"""Words refusals of a choice and warnings about a decision.
-
-A refusal says what was asked, by whom, why not, what would work, and how to undo it. A warning is about a plugin that
-was passed over, or an untested version of its upstream.
-"""
+"""Words refusals of a choice (asked, by whom, why not, what works, how to undo it) and warnings about a decision."""
 
 from __future__ import annotations
 
@@ -11,8 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from tokendraw.backends.description import Host, is_name
 from tokendraw.backends.resolution import checks
 from tokendraw.backends.resolution import upstream as _upstream
-from tokendraw.backends.resolution.admission import FIRST_PARTY_OPERATIONS, claimants
-from tokendraw.backends.resolution.candidate import Candidate, Choice, Decision, State
+from tokendraw.backends.resolution.candidate import (
+    FIRST_PARTY_OPERATIONS,
+    Candidate,
+    Choice,
+    Decision,
+    State,
+    claimants,
+)
 from tokendraw.errors import NATIVE, DuplicatePluginError, SamplerUnavailableError, all_of, nearest
 
 INSTALL = f"run {NATIVE}"
@@ -119,19 +121,9 @@ def fallback_warning(
     return f"{found}.{using(chosen.name)} Set {disable} to silence this."
 
 
-def failed_call(name: str, reason: str, successor: str, choice: Choice) -> str:
-    disable = disable_setting([name], choice)
-    return f"{name!r} failed: {reason}.{using_from_here_on(successor)} Set {disable} to silence this."
-
-
 def using(name: str) -> str:
     """Name the selected sampler: the sentence of :func:`fallback_warning` that an error leaves out."""
     return f" Using {name!r}."
-
-
-def using_from_here_on(name: str) -> str:
-    """Name the successor: the sentence of :func:`failed_call` that an error leaves out."""
-    return f" Using {name!r} from here on."
 
 
 def disable_setting(names: Iterable[str], choice: Choice) -> str:
@@ -168,8 +160,6 @@ def _is_expected(candidate: Candidate, operation: str, host: Host) -> bool:
 
 
 def _outranks(candidate: Candidate, chosen: Candidate, choice: Choice) -> bool:
-    if (
-        candidate.info is None
-    ):  # too broken to state its priority: silence would hide the loss of a fast plugin
+    if candidate.info is None:  # it states no priority: silence would hide the loss of a fast plugin
         return choice.place(candidate.name) <= choice.place(chosen.name)
     return choice.rank(candidate) < choice.rank(chosen)

@@ -1,4 +1,7 @@
-"""Lists installed plugins, decides among them, and loads operations: has a negotiator decide, build and prove."""
+"""Lists installed plugins, decides among them, and loads operations: has a negotiator decide, build and prove.
+
+At the end one plugin by itself, as tests and benchmarks call it; no companion and no fallback.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,19 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-from tokendraw import operations as _registry
+import tokendraw.operations as _registry
 from tokendraw._torch.importing import require_torch
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends import machine
-from tokendraw.backends.description import LOGPROBS_MODES, Host, HostNeed, LogprobsMode, Need, Operation
+from tokendraw.backends.description import (
+    LOGPROBS_MODES,
+    Host,
+    HostCapabilities,
+    HostNeed,
+    LogprobsMode,
+    Need,
+    Operation,
+)
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.discovery.discover import Discovery
 from tokendraw.backends.discovery.discover import gather as _gather
@@ -23,6 +34,7 @@ if TYPE_CHECKING:
     import torch
 
     from tokendraw.backends.discovery.settings import Settings
+    from tokendraw.calls.call import Call
     from tokendraw.calls.dispatch import Provider
     from tokendraw.calls.negotiator import Negotiator
     from tokendraw.edits.process import LogitsProcessor
@@ -94,10 +106,7 @@ def resolve(
 def decide(
     candidates: Iterable[Candidate], host: Host, need: HostNeed, choice: Choice, *, operation: str = "sample"
 ) -> Resolution:
-    """Decide from facts alone: a pure function.
-
-    Raises as :func:`resolve` does.
-    """
+    """Decide from facts alone: a pure function that raises as :func:`resolve` does."""
     about = _registry.find_operation(operation)
     return _decide(candidates, host, needed(about, need), choice, operation=about)
 
@@ -172,8 +181,7 @@ def load_sampler(
     :class:`UntestedUpstreamWarning` or :class:`SettingsWarning`; ``TOKENDRAW_STRICT=1`` raises these instead.
 
     :param sampler: name of the one to use; None: what ``TOKENDRAW_SAMPLER`` or the configuration file says,
-        else the best. Or :attr:`Sampler.choices` of another rank: exactly these, companions included, and no other one
-        takes over where a load or a call fails.
+        else the best. Or :attr:`Sampler.choices` of another rank: exactly these, which no other one replaces.
     :param device: None: the accelerator if torch sees one, else the CPU.
     :param logprobs_mode: what rows get that ask for logprobs.
     :param need: what else it has to do; its ``logprobs_mode`` holds unless the argument is given too.
@@ -279,3 +287,91 @@ def find_device(device: _Device) -> tuple[torch.device, Host]:
     if target.type == "cuda" and target.index is None:
         target = torch.device("cuda", torch.cuda.current_device())
     return target, host
+
+
+def make_call(operation: str, method: str, *arguments: Any, **options: Any) -> Call:
+    """Make a call of an operation's method, as a provider's method makes it of the same arguments.
+
+    Making checks nothing. The call can be checked, run on a plugin's object, and compared with the output.
+    """
+    call: Call = _registry.find_operation(operation).calls()[method](*arguments, **options)
+    return call
+
+
+def find_unsupported(
+    call: Call, capabilities: HostCapabilities, *, operation: str, need: HostNeed
+) -> str | None:
+    """Name the part of a call beyond some capabilities; None if they cover the call."""
+    from tokendraw.calls.routing import LoadedBackend
+
+    record = _registry.find_operation(operation)
+    return LoadedBackend.of(record, "", None, capabilities, need).reason_against(call)
+
+
+def run_call(call: Call, backend: Any, *, need: HostNeed) -> tuple[Any, str | None]:
+    """Run a call on an object without the checks of its inputs, and compare the output with the contract.
+
+    Waits for the device. Returns the output, and its fault as needed and found, None if form and values are right.
+    """
+    output = call.run(backend)
+    return output, call.output_check(need)(output) or call.wrong_values(output, need)
+
+
+def dispatch_call(
+    call: Call,
+    backend: Any,
+    *,
+    operation: str,
+    resolution: Resolution,
+    capabilities: HostCapabilities,
+    device: torch.device,
+    need: HostNeed,
+) -> Any:
+    """Check a call and run it on an object, like a provider with this object and no other.
+
+    :param resolution: the decision for the plugin of the object, which was built for ``need`` with ``capabilities``.
+    :raises SamplerUnavailableError: the call asks for more than the capabilities offer.
+    :raises InvalidInputError: the arguments do not fit each other, the device or the need.
+    """
+    from tokendraw.calls.dispatch import dispatch
+    from tokendraw.calls.negotiator import Negotiator
+    from tokendraw.calls.routing import LoadedBackend, Selection
+
+    record = _registry.find_operation(operation)
+    loaded = LoadedBackend.of(record, resolution.chosen, backend, capabilities, need)
+    negotiator = Negotiator(device, need, selected=[Selection(resolution=resolution, backend=loaded)])
+    return dispatch(negotiator, record, call)
+
+
+class InstalledPlugin:
+    """An installed plugin on one device.
+
+    :param name: name that users select the plugin by.
+    :param device: None: the accelerator if torch sees one, else the CPU.
+    :param source: who asks for the plugin, for messages: ``the conformance kit``.
+    :ivar device: Device that the plugin computes on, with its index.
+    :ivar host: Facts about the device.
+    """
+
+    def __init__(self, name: str, device: torch.device | str | None, source: str) -> None:
+        self.name = name
+        self.device, self.host = find_device(device)
+        choice = replace(_settings.read_settings().choice(name), source=source)
+        self._discovery = gather(self.host, choice)
+
+    def candidates(self, operation: str, need: HostNeed) -> tuple[Candidate, ...]:
+        """Judge the claimants of the name for an operation and a need."""
+        found = self._discovery.candidates(_registry.find_operation(operation), need)
+        return tuple(candidate for candidate in found if candidate.name == self.name)
+
+    def capabilities(self, operation: str) -> HostCapabilities:
+        """Return the plugin's capabilities in an operation on this device."""
+        offered: HostCapabilities = self._discovery.offered(self.name, _registry.find_operation(operation))
+        return offered
+
+    def build(self, operation: str, need: HostNeed) -> Any:
+        """Build what the plugin has for an operation, and prove it; a PluginError has the reason in words."""
+        from tokendraw.backends import proof
+
+        hooks, capabilities = self._discovery.hooks[self.name], self.capabilities(operation)
+        return proof.build(_registry.find_operation(operation), hooks, capabilities, self.device, need)
