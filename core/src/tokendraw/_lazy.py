@@ -67,7 +67,7 @@ def _imports_of(code: CodeType) -> dict[str, str]:
     """Read the home of each name in a module's block ``if TYPE_CHECKING``; a program may have no sources to read."""
     import dis
 
-    module, homes = "", {}
+    module, homes = "", dict[str, str]()
     for step in dis.get_instructions(code):
         if step.opname == "LOAD_NAME" and step.argval == "TYPE_CHECKING":
             homes.clear()  # the imports before the block are run
