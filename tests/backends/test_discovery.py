@@ -16,9 +16,9 @@ import tokendraw
 from fake_candidates import LAPTOP
 from fake_dists import discovered, plugin, verdict
 from tokendraw import SamplerUnavailableError
-from tokendraw.backends.description.plugin_info import NAME_RULE
-from tokendraw.backends.discovery import new_process
-from tokendraw.backends.discovery.new_process import ProcessResult, call_in_new_process
+from tokendraw.backends.description import NAME_RULE
+from tokendraw.backends.discovery import guard
+from tokendraw.backends.discovery.guard import ProcessResult, call_in_new_process
 from tokendraw.plugin import Capabilities
 from tokendraw.resolution import Candidate, DuplicatePluginError, State
 from tokendraw_testing import fake_dist
@@ -297,5 +297,5 @@ def test_a_function_in_a_new_process_has_a_value_an_exit_status_or_neither(tmp_p
         (tmp_path / f"{name}.py").write_text("raise SystemExit(3)")
     assert call_in_new_process("fake_functions:echo", "a b", "") == (["a b", "", False], 0)
     assert call_in_new_process("fake_functions:end", "7") == ProcessResult(None, 7)
-    monkeypatch.setattr(new_process, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(guard, "TIMEOUT_SECONDS", 0.5)
     assert call_in_new_process("fake_functions:hang") == ProcessResult(None, None)

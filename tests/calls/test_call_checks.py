@@ -29,7 +29,7 @@ from tokendraw import (
     load_sampler,
 )
 from tokendraw.calls.negotiator import Negotiator
-from tokendraw.providers.sampler import Sampler
+from tokendraw.operations.row_methods import Sampler
 
 PLAIN = SamplingMetadata.from_params([SamplingParams()] * 2)
 ASKING = SamplingMetadata.from_params([SamplingParams(logprobs=2)] * 2)

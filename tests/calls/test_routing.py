@@ -40,11 +40,11 @@ from tokendraw import (
     VerifyOutput,
     load_sampler,
 )
+from tokendraw.calls.call import RowGroup
 from tokendraw.calls.negotiator import Negotiator
 from tokendraw.calls.routing import MIN_SPLIT_ROWS, is_worthwhile
-from tokendraw.calls.row_requirements import RowGroup
+from tokendraw.operations.row_methods import Sampler
 from tokendraw.plugin import Capabilities
-from tokendraw.providers.sampler import Sampler
 from tokendraw_native.sampler import NativeSampler
 
 FILTERS_ONLY = Capabilities(filters=PER_ROW, filter_orders=("top_k_first", "joint"))

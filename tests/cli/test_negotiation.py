@@ -221,18 +221,24 @@ def test_strict_mode_makes_a_fallback_an_error(monkeypatch):
     assert (result.stdout, result.stderr, result.exit_code) == ("", error, 1)
 
 
-def test_every_need_has_an_option_or_can_be_given_by_its_name():
-    options = (
-        "--logprobs-mode processed_logprobs --filter-order joint --gumbel-dtype fp64 --dtype bfloat16 --vocab-size 99 "
-        "--seeding counter --tie-rule either --valid-flag --graph-safe --sync-free --threshold --batch-invariant "
-        "--need max_logprobs=8 --need logprob_ranks=no"
-    )
-    by_option = json.loads(call("resolve", "--json", *options.split()).stdout)["need"]
-    defaults = json.loads(json.dumps(asdict(Need())))
-    assert [name for name, value in defaults.items() if by_option[name] == value] == []
-    values = {name: ",".join(v) if isinstance(v, list) else v for name, v in by_option.items()}
-    given = [word for name, value in values.items() for word in ("--need", f"{name}={value}")]
-    assert json.loads(call("resolve", "--json", *given).stdout)["need"] == by_option
-    both = ("--need", "filter_orders=joint,top_k_first", "--need", "vocab_size=none")
-    found = json.loads(call("resolve", "--json", *both).stdout)["need"]
-    assert (found["filter_orders"], found["vocab_size"]) == (["joint", "top_k_first"], None)
+def test_every_need_can_be_given_by_its_name():
+    given = {
+        "logprobs_mode": "processed_logprobs",
+        "filter_orders": ["joint", "top_k_first"],
+        "gumbel_dtype": "fp64",
+        "dtype": "bfloat16",
+        "vocab_size": 99,
+        "seeding": "counter",
+        "tie_rule": "either",
+        "max_logprobs": 8,
+        "logprob_ranks": False,
+        **dict.fromkeys(("valid_flag", "graph_safe", "sync_free", "threshold", "batch_invariant"), True),
+    }
+    assert given.keys() == asdict(Need()).keys()
+    texts = {name: ",".join(v) if isinstance(v, list) else v for name, v in given.items()}
+    words = [word for name, text in texts.items() for word in ("--need", f"{name}={text}")]
+    assert json.loads(call("resolve", "--json", *words).stdout)["need"] == given
+    options = ("--logprobs-mode", "processed_logprobs", "--gumbel-dtype", "fp64", "--need", "vocab_size=none")
+    found = json.loads(call("resolve", "--json", *options).stdout)["need"]
+    changed = {"logprobs_mode": "processed_logprobs", "gumbel_dtype": "fp64"}
+    assert found == json.loads(json.dumps(asdict(Need()))) | changed

@@ -15,8 +15,8 @@ from fake_candidates import EVERYTHING, LAPTOP
 from tokendraw import LogprobsTensors, Need, SamplerOutput, SamplingMetadata, SamplingParams, operations
 from tokendraw.calls.negotiator import Negotiator
 from tokendraw.calls.routing import LoadedBackend, Selection
+from tokendraw.operations.row_methods import Sampler
 from tokendraw.plugin import Capabilities, VerifyCapabilities
-from tokendraw.providers.sampler import Sampler
 from tokendraw.resolution import Choice, Resolution
 from tokendraw_native.sampler import NativeSampler
 

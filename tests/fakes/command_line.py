@@ -15,11 +15,11 @@ import tokendraw
 import tokendraw_bench
 from fake_candidates import ALL, LAPTOP, NATIVE
 from tokendraw import Need, cli, operations
+from tokendraw import providers as _providers
 from tokendraw.backends.resolution.decide import assess
 from tokendraw.cli import main
 from tokendraw.plugin import Host
-from tokendraw.providers import resolve as _resolve
-from tokendraw.providers.resolve import resolve as real_resolve
+from tokendraw.providers import resolve as real_resolve
 from tokendraw.resolution import Candidate, Choice, Resolution, State
 from tokendraw_bench import Timing
 
@@ -95,7 +95,7 @@ def be_on(patch: pytest.MonkeyPatch, host: Host = LAPTOP, candidates: tuple[Cand
         )
 
     patch.setattr(tokendraw, "discover", discover)
-    patch.setattr(_resolve, "discover_all", discover_all)
+    patch.setattr(_providers, "discover_all", discover_all)
     patch.setattr(tokendraw, "resolve", resolve)
 
 

@@ -16,7 +16,7 @@ import pytest
 import tokendraw
 from checkout import ROOT
 from fake_candidates import LAPTOP
-from tokendraw.errors import exceptions
+from tokendraw import errors
 from tokendraw_testing import fake_dist
 
 EVERYTHING = (
@@ -105,7 +105,7 @@ class FakeDists:
 @contextlib.contextmanager
 def fake_dists(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
     """Yield a folder for fake distributions, without the user's configuration file and without earlier warnings."""
-    patch.setattr(exceptions, "_announced", set())
+    patch.setattr(errors, "_announced", set())
     patch.setenv("XDG_CONFIG_HOME", str(folder / "no-configuration"))
     dists = FakeDists(folder, patch)
     try:

@@ -7,7 +7,7 @@ import torch
 
 from calling import loaded
 from tokendraw import SamplerOutput
-from tokendraw.calls.row_requirements import RowGroup
+from tokendraw.calls.call import RowGroup
 from tokendraw.operations.row_methods import Verify
 from tokendraw.plugin import Capabilities, VerifyCapabilities
 from tokendraw_native import plugin

@@ -12,8 +12,8 @@ from calling import provider_of
 from cuda_batches import NoWait
 from fake_dists import offering
 from tokendraw import Drafts, PluginError, RequestSlots, SamplerFallbackWarning, SamplingParams, VerifyOutput
-from tokendraw.edits.append import Histories
 from tokendraw.edits.process import prove
+from tokendraw.edits.requests import Histories
 from tokendraw.plugin import EDITS, EditFacts, ProcessCapabilities, ProcessNeed
 from tokendraw_native.logits_processing import NativeProcessor
 

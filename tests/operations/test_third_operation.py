@@ -262,11 +262,12 @@ def test_it_is_resolved_explained_and_given_its_own_need_by_the_names_of_its_fie
         "sync_free": False,
         "rounding": "down",
     }
-    refused, usage = call(*ask, "--need", "rounding=up"), call(*ask, "--dtype", "float16")
+    refused, usage = call(*ask, "--need", "rounding=up"), call(*ask, "--gumbel-dtype", "fp64")
     assert (refused.exit_code, usage.exit_code) == (2, 2)
     words = "'rounding' of ScaleNeed needs 'nearest' or 'down', found 'up'. Pass one of these."
     assert refused.stderr.splitlines()[-1].removeprefix("Error: ") == words
-    assert "'--dtype' is no part of what 'scale' may need. Leave it out." in usage.stderr
+    words = "'gumbel_dtype' needs graph_safe, sync_free or rounding, found no such field of ScaleNeed."
+    assert words in usage.stderr
 
 
 def test_the_doctor_says_who_would_serve_it(dists):

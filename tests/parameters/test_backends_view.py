@@ -1,7 +1,5 @@
 """Parameters as backends read them: columns in range for kernels that search, or filters of probabilities."""
 
-from dataclasses import fields
-
 import pytest
 import torch
 
@@ -9,7 +7,7 @@ import tokendraw
 from goodness_of_fit import INF, NAN, POISON, V, gaussians
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
 from tokendraw.probabilities import OFF_TOP_P, Filters, drop_below, relative, sample_in_parts, top_p_of_kept
-from tokendraw.row_parameters import MetadataParameters, RowParameters, filter_columns, widest_float
+from tokendraw.row_parameters import RowParameters, filter_columns, widest_float
 
 CPU = torch.device("cpu")
 LARGEST = torch.finfo(torch.float64).max
@@ -88,19 +86,6 @@ def test_filters_that_are_missing_or_ruled_out_by_the_host_are_none():
     assert [getattr(params, name) for name in (*names, "has_ceiling")] == [None] * 9
     plain = SamplingMetadata.from_params([SamplingParams(top_p=0.5)])
     assert [getattr(plain, name) for name in names[4:]] == [None] * 4
-
-
-@pytest.mark.parametrize("row_index", [None, torch.tensor([4, 4, 0, 1, 2])])
-def test_parameters_read_on_first_use_equal_the_record(row_index):
-    metadata = SamplingMetadata(**READY, row_index=row_index)
-    params, lazy = RowParameters.of(metadata, 5, CPU), MetadataParameters(metadata, 5, CPU)
-    for field in fields(params):
-        value, expected = getattr(lazy, field.name), getattr(params, field.name)
-        if isinstance(expected, torch.Tensor):
-            assert value.shape == (5, 1)
-            torch.testing.assert_close(value, expected, rtol=0, atol=0, equal_nan=True)
-        else:
-            assert value == expected, field.name
 
 
 # Probabilities

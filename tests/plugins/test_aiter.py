@@ -12,7 +12,7 @@ from fake_dists import fake_dists
 from goodness_of_fit import V, gaussians
 from tokendraw import Need, SamplingMetadata, SamplingParams, operations
 from tokendraw.backends import proof
-from tokendraw.providers.resolve import gather
+from tokendraw.providers import gather
 from tokendraw.resolution import Choice, State
 from tokendraw_aiter import plugin
 from tokendraw_aiter.sampler import AiterSampler

@@ -15,7 +15,7 @@ from fake_dists import fake_dists
 from goodness_of_fit import FALSE_ALARM, INF, NAN, V, binomial_interval, chi_square, gaussians
 from tokendraw import BatchFacts, Drafts, Need, PluginError, SamplingMetadata, SamplingParams, operations
 from tokendraw.backends import proof
-from tokendraw.providers.resolve import gather
+from tokendraw.providers import gather
 from tokendraw.resolution import Choice
 from tokendraw_flashinfer import kernel_sequences, plugin
 from tokendraw_flashinfer.sampler import FlashInferSampler

@@ -22,8 +22,8 @@ from tokendraw import (
 )
 from tokendraw.calls import warmup
 from tokendraw.calls.negotiator import Negotiator
+from tokendraw.operations.row_methods import Sampler
 from tokendraw.plugin import Capabilities
-from tokendraw.providers.sampler import Sampler
 
 EVERYTHING = Capabilities(
     logprobs_modes=("raw_logprobs",),

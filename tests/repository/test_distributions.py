@@ -19,7 +19,7 @@ import distributions
 import pages
 import tokendraw
 from pages import ROOT
-from tokendraw.errors import formatting
+from tokendraw import errors
 from tokendraw.tools import FIRST_PARTY
 
 PROJECTS = distributions.projects()
@@ -41,7 +41,7 @@ def test_the_lists_of_distributions_agree():
     workspace = tomllib.loads(pages.text_of("pyproject.toml"))["tool"]["uv"]
     assert set(workspace["sources"]) == set(MANIFESTS)
     folders = {distributions.manifest(path)["name"]: f"./{path.relative_to(ROOT)}" for path in PROJECTS}
-    assert folders == formatting._FOLDERS
+    assert folders == errors._FOLDERS
     assert all(
         "html" in MANIFESTS[f"tokendraw-{name}"]["optional-dependencies"] for name in ("testing", "bench")
     )
@@ -250,16 +250,16 @@ def test_a_room_above_its_budget_and_a_file_in_no_room_are_named(tmp_path, capsy
 
 
 def test_a_command_to_install_names_the_checkout_until_there_is_an_index(monkeypatch):
-    pip_install, how_to_install = formatting.pip_install, formatting.how_to_install
+    pip_install, how_to_install = errors.pip_install, errors.how_to_install
     upgrade = pip_install("tokendraw", options="--upgrade")
-    assert (upgrade, formatting.where("tokendraw")) == (
+    assert (upgrade, errors.where("tokendraw")) == (
         "pip install --upgrade ./core",
         " in tokendraw's checkout",
     )
     assert how_to_install("tokendraw", "files") == "`pip install './core[files]'` in tokendraw's checkout"
     assert how_to_install("tokendraw-native") == "`pip install ./plugins/native` in tokendraw's checkout"
     assert how_to_install("acme-tokendraw") == "`pip install acme-tokendraw`"
-    monkeypatch.setattr(formatting, "_ON_AN_INDEX", True)
+    monkeypatch.setattr(errors, "_ON_AN_INDEX", True)
     assert pip_install("tokendraw", options="--upgrade") == "pip install --upgrade tokendraw"
     assert how_to_install("tokendraw", "files") == "`pip install 'tokendraw[files]'`"
     assert how_to_install("tokendraw-native") == "`pip install tokendraw-native`"

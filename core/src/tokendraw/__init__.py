@@ -1,8 +1,7 @@
 """tokendraw turns logits into tokens with the best installed sampler, and says why.
 
 This is the face for callers; :mod:`tokendraw.plugin` is the one for authors of plugins, and
-:mod:`tokendraw.resolution` the one for tools that look at decisions. Importing it imports neither torch nor any
-backend: every name is loaded when it is first used.
+:mod:`tokendraw.resolution` the one for tools that look at decisions. Every name is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -13,21 +12,22 @@ from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
     from tokendraw._version import __version__ as __version__
-    from tokendraw.backends.description.capabilities import Need as Need
+    from tokendraw.backends.description import Need as Need
     from tokendraw.edits.slots import RequestSlots as RequestSlots
-    from tokendraw.errors.exceptions import InvalidInputError as InvalidInputError
-    from tokendraw.errors.exceptions import InvalidParameterError as InvalidParameterError
-    from tokendraw.errors.exceptions import PluginError as PluginError
-    from tokendraw.errors.exceptions import SamplerFallbackWarning as SamplerFallbackWarning
-    from tokendraw.errors.exceptions import SamplerUnavailableError as SamplerUnavailableError
-    from tokendraw.errors.exceptions import SettingsError as SettingsError
-    from tokendraw.errors.exceptions import SettingsWarning as SettingsWarning
-    from tokendraw.errors.exceptions import TokendrawError as TokendrawError
-    from tokendraw.errors.exceptions import TokendrawWarning as TokendrawWarning
-    from tokendraw.errors.exceptions import UntestedUpstreamWarning as UntestedUpstreamWarning
+    from tokendraw.errors import InvalidInputError as InvalidInputError
+    from tokendraw.errors import InvalidParameterError as InvalidParameterError
+    from tokendraw.errors import PluginError as PluginError
+    from tokendraw.errors import SamplerFallbackWarning as SamplerFallbackWarning
+    from tokendraw.errors import SamplerUnavailableError as SamplerUnavailableError
+    from tokendraw.errors import SettingsError as SettingsError
+    from tokendraw.errors import SettingsWarning as SettingsWarning
+    from tokendraw.errors import TokendrawError as TokendrawError
+    from tokendraw.errors import TokendrawWarning as TokendrawWarning
+    from tokendraw.errors import UntestedUpstreamWarning as UntestedUpstreamWarning
     from tokendraw.kept_set import KeptIds as KeptIds
     from tokendraw.kept_set import kept_ids as kept_ids
     from tokendraw.kept_set import kept_mask as kept_mask
+    from tokendraw.operations.row_methods import Sampler as Sampler
     from tokendraw.output import LogprobsTensors as LogprobsTensors
     from tokendraw.output import SamplerOutput as SamplerOutput
     from tokendraw.output import ScoreOutput as ScoreOutput
@@ -38,42 +38,13 @@ if TYPE_CHECKING:
     from tokendraw.parameters.drafts import Drafts as Drafts
     from tokendraw.parameters.metadata import SamplingMetadata as SamplingMetadata
     from tokendraw.parameters.params import SamplingParams as SamplingParams
-    from tokendraw.providers.load import load as load
-    from tokendraw.providers.load import load_sampler as load_sampler
-    from tokendraw.providers.resolve import discover as discover
-    from tokendraw.providers.resolve import resolve as resolve
-    from tokendraw.providers.sampler import Sampler as Sampler
+    from tokendraw.providers import discover as discover
+    from tokendraw.providers import load as load
+    from tokendraw.providers import load_sampler as load_sampler
+    from tokendraw.providers import resolve as resolve
 
-_MODULES = (
-    "filters",
-    "philox",
-    "plugin",
-    "probabilities",
-    "resolution",
-    "row_parameters",
-    "speculative",
-)
-"""Public modules, which are imported when they are first asked for."""
+_MODULES = ("filters", "philox", "plugin", "probabilities", "resolution", "row_parameters", "speculative")
 
-_NAMES = {
-    "tokendraw._version": "__version__",
-    "tokendraw.backends.description.capabilities": "Need",
-    "tokendraw.errors.exceptions": """
-        InvalidInputError InvalidParameterError PluginError SamplerFallbackWarning
-        SamplerUnavailableError SettingsError SettingsWarning TokendrawError TokendrawWarning
-        UntestedUpstreamWarning
-    """,
-    "tokendraw.kept_set": "KeptIds kept_ids kept_mask",
-    "tokendraw.output": "LogprobsTensors SamplerOutput ScoreOutput TokenLogprob VerifyOutput",
-    "tokendraw.parameters.batch_facts": "BatchFacts RowKinds",
-    "tokendraw.parameters.drafts": "Drafts",
-    "tokendraw.parameters.metadata": "SamplingMetadata",
-    "tokendraw.parameters.params": "SamplingParams",
-    "tokendraw.providers.load": "load load_sampler",
-    "tokendraw.providers.resolve": "discover resolve",
-    "tokendraw.providers.sampler": "Sampler",
-    "tokendraw.edits.slots": "RequestSlots",
-}
 _MOVED = {"PagedKVPlan": "tokendraw_engine_ops.paged_kv"}
 _REMOVED = {"VocabShard": "gather the logits of all ranks, and draw from whole rows"}
-__getattr__, __dir__ = lazy_names(__name__, _NAMES, _MODULES, _REMOVED, _MOVED)
+__getattr__, __dir__ = lazy_names(__name__, modules=_MODULES, removed=_REMOVED, moved_names=_MOVED)

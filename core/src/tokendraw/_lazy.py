@@ -2,47 +2,55 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType, ModuleType
+from types import CodeType, MappingProxyType, ModuleType
 from typing import Any
 
 
 def lazy_names(
     face: str,
-    names: Mapping[str, str],
+    names: Mapping[str, str] | None = None,
     modules: Sequence[str] = (),
     removed: Mapping[str, str] = MappingProxyType({}),
     moved_names: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Build ``__getattr__`` and ``__dir__`` of the module ``face`` for public names defined in other modules.
 
-    Type checkers read the same names in the module's block ``if TYPE_CHECKING``. A program may have no sources to read.
+    They are those of its block ``if TYPE_CHECKING``, and its ``__all__``.
 
-    :param names: the public names by the module that defines them, separated by blanks. They are also the ``__all__``
-        of the face.
+    :param names: the same names by the module that defines them, separated by blanks; None: read from the block.
     :param modules: submodules of a package, which are no part of its ``__all__``.
-    :param removed: what to do instead, by names of the last release that are gone: these raise an ImportError that
-        says so.
+    :param removed: what to do instead, by names of the last release that are gone: an ImportError says so.
     :param moved_names: modules of other distributions that have the former names of the face.
     """
-    home_of = {name: module for module, listed in names.items() for name in listed.split()}
+    code = sys._getframe(1).f_code
+
+    @functools.cache
+    def homes() -> dict[str, str]:
+        if names is None:
+            return _imports_of(code)
+        return {name: module for module, listed in names.items() for name in listed.split()}
 
     def get(name: str) -> Any:
         if name in modules:
             return importlib.import_module(f"{face}.{name}")
         if name == "__all__":
-            return sorted(home_of)
+            return sorted(homes())
         if name in removed:
             raise ImportError(f"'{face}.{name}' was removed: {removed[name]}.", name=face)
         if name in moved_names:
             raise moved(f"{face}.{name}", f"{moved_names[name]}.{name}")
-        if name not in home_of:
+        if name not in homes():
             raise AttributeError(f"module {face!r} has no attribute {name!r}")
         try:
-            module = importlib.import_module(home_of[name])
+            module = importlib.import_module(homes()[name])
         except ModuleNotFoundError as error:
+            package = homes()[name].partition(".")[0]
+            if error.name == package:
+                raise _not_installed(package) from None
             if error.name != "torch":
                 raise
             from tokendraw._torch.importing import absence
@@ -52,12 +60,27 @@ def lazy_names(
         setattr(sys.modules[face], name, value)
         return value
 
-    return get, lambda: sorted(home_of)
+    return get, lambda: sorted(homes())
+
+
+def _imports_of(code: CodeType) -> dict[str, str]:
+    """Read the home of each name in a module's block ``if TYPE_CHECKING``; a program may have no sources to read."""
+    import dis
+
+    module, homes = "", dict[str, str]()
+    for step in dis.get_instructions(code):
+        if step.opname == "LOAD_NAME" and step.argval == "TYPE_CHECKING":
+            homes.clear()  # the imports before the block are run
+        elif step.opname == "IMPORT_NAME":
+            module = step.argval
+        elif step.opname == "IMPORT_FROM":
+            homes[step.argval] = module
+    return homes
 
 
 def moved(old: str, new: str) -> ImportError:
     """Word the error about a name that another distribution has now. Goes with the release after 0.1."""
-    from tokendraw.errors.formatting import how_to_install
+    from tokendraw.errors import how_to_install
 
     distribution = new.partition(".")[0].replace("_", "-")
     return ImportError(
@@ -68,10 +91,7 @@ def moved(old: str, new: str) -> ImportError:
 
 
 def names_of(face: str, package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Build ``__getattr__`` and ``__dir__`` of a module with the public names of a package in another distribution.
-
-    Without the distribution both raise an ImportError with the command to install it.
-    """
+    """Build ``__getattr__`` and ``__dir__`` of a module with the public names of a package in another distribution."""
 
     def load() -> ModuleType:
         try:
@@ -79,14 +99,7 @@ def names_of(face: str, package: str) -> tuple[Callable[[str], Any], Callable[[]
         except ModuleNotFoundError as error:
             if error.name != package:
                 raise
-            from tokendraw.errors.formatting import how_to_install
-
-            distribution = package.replace("_", "-")
-            raise ImportError(
-                f"{package!r} needs the distribution {distribution}, which is not installed; run "
-                f"{how_to_install(distribution)}.",
-                name=package,
-            ) from None
+            raise _not_installed(package) from None
 
     def get(name: str) -> Any:
         is_asked_by_python = name.startswith("__") and name != "__all__"
@@ -96,3 +109,14 @@ def names_of(face: str, package: str) -> tuple[Callable[[str], Any], Callable[[]
         return getattr(module, name)
 
     return get, lambda: list(load().__all__)
+
+
+def _not_installed(package: str) -> ImportError:
+    from tokendraw.errors import how_to_install
+
+    distribution = package.replace("_", "-")
+    return ImportError(
+        f"{package!r} needs the distribution {distribution}, which is not installed; run "
+        f"{how_to_install(distribution)}.",
+        name=package,
+    )

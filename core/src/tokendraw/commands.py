@@ -61,21 +61,8 @@ if TYPE_CHECKING:
     from tokendraw.cli.terminal import progress_bar as progress_bar
     from tokendraw.html_pages import html_option as html_option
 
-_NAMES = {
-    "tokendraw.cli.command": "NOT_USABLE USAGE GuardedCommand command_line warn",
-    "tokendraw.cli.negotiation": "candidate_json host_json",
-    "tokendraw.cli.app": "ENTRY_POINT_GROUP",
-    "tokendraw.cli.options": """
-        all_of_options build_operation_option device_option installed_names json_option
-        removed_option verbose_option
-    """,
-    "tokendraw.cli.terminal": """
-        PIPE_WIDTH console_width plugins_at_work print_json print_lines print_table progress progress_bar
-    """,
-    "tokendraw.html_pages": "html_option",
-}
 _REMOVED = {
     "require_html": "call 'tokendraw.tools.require_html'",
     "write_page": "call 'tokendraw.tools.write_page', whose template is tokendraw's own",
 }
-__getattr__, __dir__ = lazy_names(__name__, _NAMES, removed=_REMOVED)
+__getattr__, __dir__ = lazy_names(__name__, removed=_REMOVED)

@@ -23,16 +23,31 @@ its own. The adapter asks the same function before it touches the engine, so tha
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokendraw.backends.discovery.entry_points import installed_version
 from tokendraw.backends.discovery.guard import guarded
-from tokendraw.backends.discovery.settings import is_switched_off
-from tokendraw.errors.exceptions import PluginError, SamplerUnavailableError, SettingsError
-from tokendraw.errors.formatting import all_of, format_error
-from tokendraw.parameters.engine_rules import RULE_FIELDS, read_rules, rule_off, rule_values, warmup_rules
+from tokendraw.backends.discovery.settings import WARMUP_RULES, is_switched_off
+from tokendraw.backends.resolution.candidate import State
+from tokendraw.errors import (
+    InvalidParameterError,
+    PluginError,
+    SamplerUnavailableError,
+    SettingsError,
+    all_of,
+    format_error,
+    format_value,
+    nearest_or_all,
+    type_name,
+)
+from tokendraw.filters.installed import find_filter, installed_filters
+from tokendraw.parameters.fields import ORDERS, PARAMETERS
+from tokendraw.parameters.params import SamplingParams
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -86,8 +101,7 @@ def examine(
 
     :param distributions: names under which the engine is published; the first one that is installed counts.
     :param tested: versions, without a local part such as ``+cpu``.
-    :param misfit: says why the engine's code does not fit; None: it does. Called if all else is well. It may import
-        the engine: what it raises becomes the reason.
+    :param misfit: says why the engine's code does not fit; None: it does. What it raises is the reason, too.
     :param would: what the adapter would replace.
     :param switch: variable that switches the adapter off with 0 or false, such as ``TOKENDRAW_VLLM``.
     """
@@ -118,8 +132,7 @@ def examine(
 def choose_once(choose: Callable[[], Chosen], group: ProcessGroup | None) -> Chosen:
     """Have the first rank of a group choose for all of its ranks, which draw the same tokens.
 
-    Every rank calls it at the same place of its program, from the thread that calls the group's other collectives, and
-    waits for the first.
+    Every rank calls it at the same place of its program, in the thread of the group's other collectives, and waits.
 
     :param choose: called on the first rank alone. Its result has to be picklable, as ``Sampler.choices`` is.
     :param group: of a backend for CPUs, such as gloo; None: this process draws alone.
@@ -159,3 +172,105 @@ def changed_signature(name: str, function: object, leading: Sequence[str]) -> st
     if found[: len(leading)] == list(leading):
         return None
     return f"{name!r} needs the parameters {', '.join(leading)}, found {', '.join(found) or 'none'}"
+
+
+# Rules that a request of an engine asks tokendraw for, beside the engine's own parameters.
+
+_PARAMETERS = tuple(parameter.name for parameter in PARAMETERS if not parameter.is_common)
+_FIELDS = (*_PARAMETERS, "filter_order")
+"""Fields of :class:`SamplingParams` that engines have no parameter for."""
+RULE_FIELDS = (*_PARAMETERS, *ORDERS)
+"""Fields of the metadata for them, each with a tensor in a batch."""
+_PLAIN = SamplingParams()
+
+
+def read_rules(rules: Any, source: str, plain: SamplingParams = _PLAIN) -> SamplingParams:
+    """Check the rules of a request: a filter order, and filters that the engine has no parameter for, by name.
+
+    :param rules: {name: value}, or its JSON text, since some engines pass on no mappings; None: none.
+    :param source: argument of the engine with the rules, for messages: ``extra_args['tokendraw']``.
+    :param plain: parameters of a request without rules: the engine's filter order.
+    :returns: parameters with these rules and no others.
+    :raises InvalidParameterError: a ValueError: a name is unknown, or belongs to the engine, or a value is bad.
+    """
+    if rules is None:
+        return plain
+    if isinstance(rules, str):
+        try:
+            rules = json.loads(rules)
+        except ValueError:
+            raise InvalidParameterError(
+                f"{source} needs {{name: value}} or its JSON text, found {format_value(rules)}. Correct it."
+            ) from None
+    if not isinstance(rules, Mapping):
+        raise InvalidParameterError(f"{source} needs {{name: value}}, found {type_name(rules)}. Pass a dict.")
+    values = {name: value for name, value in rules.items() if name in _FIELDS}
+    filters = {name: value for name, value in rules.items() if name not in _FIELDS}
+    known = _known()
+    for name in filters:
+        if name not in known:
+            raise InvalidParameterError(_refusal(name, known, source))
+    try:
+        return replace(plain, filters=filters or None, **values).check()
+    except InvalidParameterError as error:
+        words = str(error).removeprefix("'filters': ")
+        raise InvalidParameterError(f"{source}: {words}") from None
+
+
+def rule_values(params: SamplingParams, plain: SamplingParams = _PLAIN) -> dict[str, float]:
+    """Return the entries of a request in tensors of a batch, by filter from moments and by :data:`RULE_FIELDS`.
+
+    :param params: result of :func:`read_rules`.
+    :param plain: as there. Entries that it has too are left out.
+    :returns: numbers; bools for orders.
+    """
+    fields = _field_values(params)
+    changed = {name: value for name, value in fields.items() if value != _field_values(plain)[name]}
+    return changed | {name: float(value) for name, value in (params.filters or {}).items()}
+
+
+def rule_off(name: str, plain: SamplingParams = _PLAIN) -> float:
+    """Return the entry of requests that do not ask for a rule of :func:`rule_values`."""
+    return _field_values(plain)[name] if name in RULE_FIELDS else float(find_filter(name).off)
+
+
+def warmup_rules(plain: SamplingParams = _PLAIN) -> list[dict[str, float]]:
+    """Return the entries of made-up requests, one for each set of the rules named by ``TOKENDRAW_WARMUP_RULES``.
+
+    Kernels differ by the rules that stand together in a batch.
+
+    :param plain: as in :func:`read_rules`.
+    :raises SettingsError: a name is unknown.
+    """
+    given = [name.strip() for name in os.environ.get(WARMUP_RULES, "").split(",")]
+    names, known = [name for name in dict.fromkeys(given) if name], _known()
+    for name in names:
+        if name not in known:
+            raise SettingsError(_refusal(name, known, repr(WARMUP_RULES)))
+    examples: dict[str, Any] = {parameter.name: parameter.example for parameter in PARAMETERS}
+    examples["filter_order"] = "temperature_last"
+    result = []
+    for chosen in (each for size in range(len(names)) for each in combinations(names, size + 1)):
+        values = {name: examples[name] for name in chosen if name in _FIELDS}
+        filters = {name: find_filter(name).off + 1.0 for name in chosen if name not in _FIELDS}
+        result.append(rule_values(replace(plain, filters=filters, **values), plain))
+    return result
+
+
+def _known() -> list[str]:
+    return [record.name for record in installed_filters() if record.state is State.AVAILABLE] + [*_FIELDS]
+
+
+def _field_values(params: SamplingParams) -> dict[str, float]:
+    numbers = {name: float(getattr(params, name)) for name in _PARAMETERS}
+    return {**numbers, **{order: params.filter_order == order for order in ORDERS}}
+
+
+def _refusal(name: object, known: list[str], source: str) -> str:
+    if name in {field.name for field in fields(SamplingParams)}:
+        return (
+            f"{source} needs rules that the engine has no parameter for, {all_of(known)}, found {name!r}. Pass the "
+            "engine's own parameter, or leave it out."
+        )
+    hint = nearest_or_all(name, known)
+    return f"{source} needs names of filters or parameters, found {format_value(name)}, {hint}. Correct it."

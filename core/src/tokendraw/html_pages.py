@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from tokendraw.errors.exceptions import InvalidParameterError, TokendrawError
-from tokendraw.errors.formatting import all_of, how_to_install
+from tokendraw.errors import InvalidParameterError, TokendrawError, all_of, how_to_install
 
 html_option = click.option(
     "--html",
@@ -26,7 +25,6 @@ class PageSection(NamedTuple):
 
     title: str
     texts: Sequence[str] = ()
-    """Paragraphs."""
     codes: Sequence[str] = ()
     """Command lines and tracebacks."""
     chart: Mapping[str, Any] | None = None

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.tensors import check_device_of, check_dtype, check_plain
-from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
+from tokendraw.errors import InvalidInputError, InvalidParameterError
 
 _INF = float("inf")
 _CHUNK_LOGITS = 1 << 24
@@ -115,13 +115,7 @@ def kept_extremes(logits: Tensor, bound: Tensor, ceiling: Tensor | None = None) 
         # A column more, so that a row without columns has its values, too.
         x = torch.nn.functional.pad(x, (0, 1), value=-_INF)
         kept = torch.nn.functional.pad(kept, (0, 1), value=False)
-        parts.append(
-            (
-                x.amax(-1),
-                torch.where(kept, x, _INF).amin(-1),
-                torch.where(kept, -_INF, x).amax(-1),
-            )
-        )
+        parts.append((x.amax(-1), torch.where(kept, x, _INF).amin(-1), torch.where(kept, -_INF, x).amax(-1)))
     if not parts:
         empty = torch.empty(0, dtype=torch.float32, device=logits.device)
         return KeptExtremes(empty, empty, empty)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tokendraw.backends.description.capabilities import LogprobsMode
+from tokendraw.backends.description import LogprobsMode
 from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsTensors
 
 _INF = float("inf")
@@ -18,8 +18,7 @@ class RowMasses(NamedTuple):
 
     :ivar max: float32: the largest value.
     :ivar threshold: float32: a token is kept if its value is at least this, and at most ``ceiling``.
-    :ivar kept: Sum of ``exp((x - max x) / T)`` over the kept tokens; of ``exp((x - ceiling) / T)`` where there is a
-        ceiling.
+    :ivar kept: Sum of ``exp((x - m) / T)`` over the kept tokens; m is the ceiling, or max x where there is none.
     :ivar mass: Sum of ``exp((x - max x) / T)`` over all tokens.
     :ivar raw: Sum of ``exp(x - max x)`` over all tokens.
     :ivar ceiling: float32: the greatest kept value; None: every row keeps its largest value.
@@ -59,23 +58,14 @@ class RowMasses(NamedTuple):
 def best_token_ids(x: Tensor, n: int) -> Tensor:
     """Return the ids of the ``n`` largest values of each row in descending order, the lowest id first on a tie.
 
-    :param x: [rows, V] float32 without NaN.
-    :returns: [rows, n] int64.
-    """
-    return best_places(x, torch.arange(x.shape[-1], device=x.device), n)
-
-
-def best_places(x: Tensor, ids: Tensor, n: int) -> Tensor:
-    """Return the places of the ``n`` largest values of each row in descending order, the lowest id first on a tie.
-
     ``topk`` promises nothing about ties, so it is given distinct integers: the value above, the reversed id below.
 
-    :param x: [rows, m] float32 without NaN.
-    :param ids: [m] or [rows, m] integers in [0, 2^31]: the id at each place.
+    :param x: [rows, V] float32 without NaN.
     :returns: [rows, n] int64.
     """
     bits = (x + 0.0).view(torch.int32)  # -0.0 becomes 0.0
     ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(torch.int64)
+    ids = torch.arange(x.shape[-1], device=x.device)
     return ((ordered << 32) | ((1 << 31) - ids)).topk(n).indices
 
 

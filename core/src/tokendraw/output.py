@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tokendraw.errors.exceptions import InvalidInputError
+from tokendraw.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import torch
@@ -104,8 +104,7 @@ class SamplerOutput:
     """The output of a sampling step: a drawn token for each row.
 
     :ivar token_ids: [B] int64, each in [0, V) whatever the logits hold.
-    :ivar valid: [B] bool: False where the row held NaN, or nothing above -inf. Rows of a sampler without
-        ``Capabilities.valid_flag`` say nothing here.
+    :ivar valid: [B] bool: False in rows with NaN, or nothing above -inf, of samplers with ``Capabilities.valid_flag``.
     :ivar logprobs: Log-probabilities of the drawn token and of the best ones; None where no row asked for any.
     :ivar log_kept_mass: [B] float32, with logprobs: log of the filtered set's share of the temperature-scaled mass, at
         most 0. ``processed_logprobs = temperature_logprobs - log_kept_mass`` on the kept tokens.
@@ -153,8 +152,7 @@ class VerifyOutput:
     """The outcome of a verification of B requests with at most K drafts each.
 
     :ivar token_ids: [B, K + 1] int64: the accepted drafts, one further token, then ``PAD_TOKEN_ID``. The further token
-        is the recovered token where a draft was rejected, else the bonus token. Each is in [0, V) whatever the logits
-        hold.
+        is the recovered token where a draft was rejected, else the bonus token. Each is in [0, V).
     :ivar num_accepted: [B] int32: number of accepted drafts; a request emits ``num_accepted + 1`` tokens.
     :ivar valid: [B] bool: False where a row of target or draft was used that held NaN, or nothing above -inf. Used are
         the target rows from the first up to the one that made the last emitted token, and of the drafts' rows those

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from tokendraw.backends.description.capabilities import GumbelDtype
+from tokendraw.backends.description import GumbelDtype
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -35,8 +35,8 @@ A complete plugin, in the package that the entry point names::
 An operation of another distribution comes by an entry point ``name = "package.module:OPERATION"`` of the group
 ``tokendraw.operations``, where OPERATION is an :class:`Operation` and ``name`` its name. The module that the record
 names holds ``prove``, ``CALLS`` and ``PROVIDER``: a :class:`Call` for each method, and a :class:`Provider` whose
-methods pass such a call to :func:`dispatch`. :func:`tensor_operation` makes all three where the methods are functions
-of tensors. ``tokendraw.load(name)`` returns the provider.
+methods :func:`provider_method` makes of these. :func:`tensor_operation`, of tokendraw-engine-ops, makes all three where
+the methods are functions of tensors. ``tokendraw.load(name)`` returns the provider.
 
 Importing that module must not import torch, triton or the upstream library: ``tokendraw list`` loads every plugin.
 """
@@ -60,51 +60,48 @@ if TYPE_CHECKING:
     from tokendraw._torch.tensors import misfit as misfit
     from tokendraw._torch.threads import one_thread as one_thread
     from tokendraw._torch.untraced import untraced as untraced
-    from tokendraw.backends.description.capabilities import FILTER_ORDERS as FILTER_ORDERS
-    from tokendraw.backends.description.capabilities import FILTERS as FILTERS
-    from tokendraw.backends.description.capabilities import GUMBEL_DTYPES as GUMBEL_DTYPES
-    from tokendraw.backends.description.capabilities import INPUT_DTYPES as INPUT_DTYPES
-    from tokendraw.backends.description.capabilities import LOGPROBS_MODES as LOGPROBS_MODES
-    from tokendraw.backends.description.capabilities import MOMENTS as MOMENTS
-    from tokendraw.backends.description.capabilities import Capabilities as Capabilities
-    from tokendraw.backends.description.capabilities import DraftKind as DraftKind
-    from tokendraw.backends.description.capabilities import Filter as Filter
-    from tokendraw.backends.description.capabilities import FilterOrder as FilterOrder
-    from tokendraw.backends.description.capabilities import Granularity as Granularity
-    from tokendraw.backends.description.capabilities import GumbelDtype as GumbelDtype
-    from tokendraw.backends.description.capabilities import Host as Host
-    from tokendraw.backends.description.capabilities import HostCapabilities as HostCapabilities
-    from tokendraw.backends.description.capabilities import HostNeed as HostNeed
-    from tokendraw.backends.description.capabilities import LogprobsMode as LogprobsMode
-    from tokendraw.backends.description.capabilities import Moment as Moment
-    from tokendraw.backends.description.capabilities import Need as Need
-    from tokendraw.backends.description.capabilities import Seeding as Seeding
-    from tokendraw.backends.description.capabilities import TieNeed as TieNeed
-    from tokendraw.backends.description.capabilities import TieRule as TieRule
-    from tokendraw.backends.description.operation import Operation as Operation
-    from tokendraw.backends.description.operation import Requirement as Requirement
-    from tokendraw.backends.description.plugin_info import API_VERSION as API_VERSION
-    from tokendraw.backends.description.plugin_info import PluginInfo as PluginInfo
-    from tokendraw.backends.description.plugin_info import Release as Release
-    from tokendraw.backends.description.plugin_info import Upstream as Upstream
+    from tokendraw.backends.description import API_VERSION as API_VERSION
+    from tokendraw.backends.description import FILTER_ORDERS as FILTER_ORDERS
+    from tokendraw.backends.description import FILTERS as FILTERS
+    from tokendraw.backends.description import GUMBEL_DTYPES as GUMBEL_DTYPES
+    from tokendraw.backends.description import INPUT_DTYPES as INPUT_DTYPES
+    from tokendraw.backends.description import LOGPROBS_MODES as LOGPROBS_MODES
+    from tokendraw.backends.description import MOMENTS as MOMENTS
+    from tokendraw.backends.description import Capabilities as Capabilities
+    from tokendraw.backends.description import DraftKind as DraftKind
+    from tokendraw.backends.description import Filter as Filter
+    from tokendraw.backends.description import FilterOrder as FilterOrder
+    from tokendraw.backends.description import Granularity as Granularity
+    from tokendraw.backends.description import GumbelDtype as GumbelDtype
+    from tokendraw.backends.description import Host as Host
+    from tokendraw.backends.description import HostCapabilities as HostCapabilities
+    from tokendraw.backends.description import HostNeed as HostNeed
+    from tokendraw.backends.description import LogprobsMode as LogprobsMode
+    from tokendraw.backends.description import Moment as Moment
+    from tokendraw.backends.description import Need as Need
+    from tokendraw.backends.description import Operation as Operation
+    from tokendraw.backends.description import PluginInfo as PluginInfo
+    from tokendraw.backends.description import Release as Release
+    from tokendraw.backends.description import Requirement as Requirement
+    from tokendraw.backends.description import Seeding as Seeding
+    from tokendraw.backends.description import TieNeed as TieNeed
+    from tokendraw.backends.description import TieRule as TieRule
+    from tokendraw.backends.description import Upstream as Upstream
     from tokendraw.backends.discovery.discover import hookimpl as hookimpl
     from tokendraw.backends.resolution.upstream import release_of as release_of
     from tokendraw.calls.call import Call as Call
     from tokendraw.calls.call import OutputCheck as OutputCheck
     from tokendraw.calls.call import check_type as check_type
     from tokendraw.calls.call import wrong_object as wrong_object
+    from tokendraw.calls.dispatch import Provider as Provider
     from tokendraw.calls.dispatch import dispatch as dispatch
-    from tokendraw.calls.provider import Provider as Provider
-    from tokendraw.calls.tensor_function import TensorFunction as TensorFunction
-    from tokendraw.calls.tensor_function import tensor_operation as tensor_operation
-    from tokendraw.edits import (
-        LogitsProcessorBackend as LogitsProcessorBackend,
-    )
+    from tokendraw.calls.dispatch import provider_method as provider_method
+    from tokendraw.edits import LogitsProcessorBackend as LogitsProcessorBackend
     from tokendraw.edits import ProcessCapabilities as ProcessCapabilities
     from tokendraw.edits import ProcessNeed as ProcessNeed
     from tokendraw.edits.tables import EditFacts as EditFacts
     from tokendraw.edits.tables import RequestTables as RequestTables
-    from tokendraw.errors.formatting import printable as printable
+    from tokendraw.errors import printable as printable
     from tokendraw.kept_set import KeptExtremes as KeptExtremes
     from tokendraw.kept_set import kept_extremes as kept_extremes
     from tokendraw.kept_set import threshold_between as threshold_between
@@ -129,45 +126,8 @@ if TYPE_CHECKING:
     from tokendraw.parameters.fields import check_flag as check_flag
     from tokendraw.parameters.fields import integer as integer
     from tokendraw.philox import numpy_is_usable as numpy_is_usable
+    from tokendraw_engine_ops.tensor_function import TensorFunction as TensorFunction
+    from tokendraw_engine_ops.tensor_function import tensor_operation as tensor_operation
 
-_NAMES = {
-    "tokendraw._torch.tensors": """
-        check_dense_rows check_device check_device_of check_dtype check_integers check_plain
-        check_vector first_of is_capturing misfit
-    """,
-    "tokendraw._torch.threads": "one_thread",
-    "tokendraw._torch.untraced": "untraced",
-    "tokendraw.backends.description.capabilities": """
-        Capabilities DraftKind FILTERS FILTER_ORDERS Filter FilterOrder GUMBEL_DTYPES
-        Granularity GumbelDtype Host HostCapabilities HostNeed INPUT_DTYPES LOGPROBS_MODES
-        LogprobsMode MOMENTS Moment Need Seeding TieNeed TieRule
-    """,
-    "tokendraw.backends.description.plugin_info": "API_VERSION PluginInfo Release Upstream",
-    "tokendraw.backends.description.operation": "Operation Requirement",
-    "tokendraw.backends.discovery.discover": "hookimpl",
-    "tokendraw.backends.resolution.upstream": "release_of",
-    "tokendraw.calls.call": "Call OutputCheck check_type wrong_object",
-    "tokendraw.calls.dispatch": "dispatch",
-    "tokendraw.calls.provider": "Provider",
-    "tokendraw.calls.tensor_function": "TensorFunction tensor_operation",
-    "tokendraw.errors.formatting": "printable",
-    "tokendraw.kept_set": "KeptExtremes kept_extremes threshold_between",
-    "tokendraw.logprobs": """
-        RowMasses best_token_ids least_shown log_kept_mass_by_step logprobs_by_step
-        mode_values pad_logprobs
-    """,
-    "tokendraw.edits": """
-        LogitsProcessorBackend ProcessCapabilities ProcessNeed
-    """,
-    "tokendraw.operations.records": """
-        DRAFT_KINDS SamplerBackend ScorerBackend VERIFY_MODES VerifierBackend VerifyCapabilities
-        VerifyMode
-    """,
-    "tokendraw.output": "PAD_LOGPROB PAD_TOKEN_ID",
-    "tokendraw.parameters.edits": "EDITS Edit",
-    "tokendraw.parameters.fields": "check_flag integer",
-    "tokendraw.philox": "numpy_is_usable",
-    "tokendraw.edits.tables": "EditFacts RequestTables",
-}
 _MOVED = {"Sm90W4Capabilities": "tokendraw_engine_ops.operations"}
-__getattr__, __dir__ = lazy_names(__name__, _NAMES, moved_names=_MOVED)
+__getattr__, __dir__ = lazy_names(__name__, moved_names=_MOVED)

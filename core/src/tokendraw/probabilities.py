@@ -41,8 +41,7 @@ _LARGEST = torch.finfo(torch.float32).max
 class Filters(PerRow):
     """Filter parameters [rows] on the device, in range in every row; None where no row can have the filter.
 
-    :ivar temperature: float32, positive, with a finite reciprocal. Values of 0 and below, and NaN, become the least
-        such value.
+    :ivar temperature: float32, positive, with a finite reciprocal. 0 and below, and NaN, become the least such value.
     :ivar top_k: int32 in [1, V]. Off is V: some kernels take 0 for "keep nothing".
     :ivar top_p: float32, positive. Off is :data:`OFF_TOP_P`.
     :ivar min_p: float32 in [0, 1]. Off is 0.
@@ -88,8 +87,7 @@ def relative(logits: Tensor) -> tuple[Tensor, Tensor]:
     NaN counts as -inf, +inf as the largest float32, and a row without any logit has all its mass on token 0.
 
     :param logits: [rows, V] float32, bfloat16 or float16, any row stride. Not modified.
-    :returns: [rows, V] float32, contiguous, at most 0, and 0 somewhere in every row; and [rows] bool, False where the
-        row held NaN or nothing above -inf.
+    :returns: [rows, V] float32, contiguous, at most 0, with a 0 in every row; [rows] bool: ``SamplerOutput.valid``.
     """
     y = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
     if logits.shape[0] == 0:
@@ -190,8 +188,7 @@ def sample_in_parts(
 
     :param logits: [rows, V].
     :param wanted: what the rows ask for.
-    :param draw: takes some of the rows and what they ask for, and returns their token ids [n] int64 and [n] bool:
-        which of them are valid.
+    :param draw: takes some of the rows and what they ask for; returns token ids [n] int64 and validity [n] bool.
     :param max_elements: most logits of one call of ``draw``, but at least one row.
     """
     rows, vocab_size = logits.shape

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tokendraw.backends.description.capabilities import Host as Host
+    from tokendraw.backends.description import Host as Host
     from tokendraw.backends.discovery.entry_points import installed_version as installed_version
     from tokendraw.backends.discovery.settings import Settings as Settings
     from tokendraw.backends.discovery.settings import read_settings as read_settings
@@ -20,16 +20,7 @@ if TYPE_CHECKING:
     from tokendraw.backends.resolution.candidate import Decision as Decision
     from tokendraw.backends.resolution.candidate import Resolution as Resolution
     from tokendraw.backends.resolution.candidate import State as State
-    from tokendraw.errors.exceptions import DuplicatePluginError as DuplicatePluginError
-    from tokendraw.providers.resolve import decide as decide
+    from tokendraw.errors import DuplicatePluginError as DuplicatePluginError
+    from tokendraw.providers import decide as decide
 
-_NAMES = {
-    "tokendraw.backends.description.capabilities": "Host",
-    "tokendraw.backends.discovery.entry_points": "installed_version",
-    "tokendraw.backends.discovery.settings": "Settings read_settings",
-    "tokendraw.backends.machine": "detect_host",
-    "tokendraw.backends.resolution.candidate": "Candidate Choice Decision Resolution State",
-    "tokendraw.errors.exceptions": "DuplicatePluginError",
-    "tokendraw.providers.resolve": "decide",
-}
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -22,7 +22,7 @@ from torch import Tensor
 from tokendraw.parameters.fields import FACT_OF_COLUMN, FILTER_PARAMETERS, PARAMETERS
 from tokendraw.parameters.metadata import SamplingMetadata, field_dtypes
 
-__all__ = ["MetadataParameters", "PerRow", "RowParameters", "filter_columns", "widest_float"]
+__all__ = ["PerRow", "RowParameters", "filter_columns", "widest_float"]
 
 _DEFAULT_XTC_THRESHOLD = next(p.neutral for p in PARAMETERS if p.name == "xtc_threshold")
 
@@ -93,8 +93,25 @@ class RowParameters(PerRow):
     @classmethod
     def of(cls, metadata: SamplingMetadata, rows: int, device: torch.device) -> Self:
         """Read the parameters of a batch of ``rows`` rows."""
-        read = MetadataParameters(metadata, rows, device)
-        return cls(**{field.name: getattr(read, field.name) for field in fields(cls)})
+        facts, dtype = metadata.facts, widest_float(device)
+        column, greedy = metadata.per_row("temperature"), None
+        column = torch.ones(rows, dtype=dtype, device=device) if column is None else column
+        temperature, largest = column.to(dtype).unsqueeze(-1), torch.finfo(dtype).max
+        if facts.any_greedy:
+            greedy = ~(temperature > 0)  # 0, below, and NaN
+            temperature = torch.where(greedy, 1.0, temperature)
+        temperature = temperature.clamp(max=largest)
+        names, from_moments = metadata.filters_per_row() or ((), None)
+        return cls(
+            temperature=temperature,
+            inverse_temperature=temperature.reciprocal().clamp_(max=largest),
+            greedy=greedy,
+            max_top_k=facts.max_top_k,
+            all_top_k=facts.all_top_k,
+            filters=from_moments,
+            filter_names=names,
+            **_clamped_filters(metadata, device),
+        )
 
     @property
     def may_drop_tokens(self) -> bool:
@@ -113,57 +130,18 @@ class RowParameters(PerRow):
         return None if not columns else columns[0] | columns[-1]
 
 
-class MetadataParameters:
-    """The fields of :class:`RowParameters`, read when temperatures or filters are first used.
-
-    For samplers whose kernels read the metadata, so that they launch nothing for parameters without a use.
-    """
-
-    def __init__(self, metadata: SamplingMetadata, rows: int, device: torch.device) -> None:
-        self.max_top_k, self.all_top_k = metadata.facts.max_top_k, metadata.facts.all_top_k
-        self._metadata = metadata
-        self._rows = rows
-        self._device = device
-
-    def __getattr__(self, name: str) -> Any:
-        """Read a field with the fields of its kind, which become attributes."""
-        if name in FACT_OF_COLUMN:
-            values = self._clamped_filters()
-        elif name in ("filters", "filter_names"):
-            names, columns = self._metadata.filters_per_row() or ((), None)
-            values = {"filters": columns, "filter_names": names}
-        elif name in ("temperature", "inverse_temperature", "greedy"):
-            values = self._temperatures()
-        else:
-            raise AttributeError(name)
-        vars(self).update(values)
-        return values[name]
-
-    def _temperatures(self) -> dict[str, Any]:
-        dtype = widest_float(self._device)
-        largest = torch.finfo(dtype).max
-        column, greedy = self._metadata.per_row("temperature"), None
-        column = torch.ones(self._rows, dtype=dtype, device=self._device) if column is None else column
-        temperature = column.to(dtype).unsqueeze(-1)
-        if self._metadata.facts.any_greedy:
-            greedy = ~(temperature > 0)  # 0, below, and NaN
-            temperature = torch.where(greedy, 1.0, temperature)
-        temperature = temperature.clamp(max=largest)
-        inverse = temperature.reciprocal().clamp_(max=largest)
-        return {"temperature": temperature, "inverse_temperature": inverse, "greedy": greedy}
-
-    def _clamped_filters(self) -> dict[str, Any]:
-        dtypes = field_dtypes(self._device.type)
-        columns = {
-            name: None if column is None else column.to(dtypes[name]).unsqueeze(-1)
-            for name, column in filter_columns(self._metadata).items()
-        }
-        for name in ("top_p", "typical_p"):
-            if (column := columns[name]) is not None:
-                columns[name] = column.nan_to_num(nan=1.0)
-        if columns["xtc_threshold"] is None and (probability := columns["xtc_probability"]) is not None:
-            columns["xtc_threshold"] = torch.full_like(probability, _DEFAULT_XTC_THRESHOLD)
-        return columns
+def _clamped_filters(metadata: SamplingMetadata, device: torch.device) -> dict[str, Any]:
+    dtypes = field_dtypes(device.type)
+    columns = {
+        name: None if column is None else column.to(dtypes[name]).unsqueeze(-1)
+        for name, column in filter_columns(metadata).items()
+    }
+    for name in ("top_p", "typical_p"):
+        if (column := columns[name]) is not None:
+            columns[name] = column.nan_to_num(nan=1.0)
+    if columns["xtc_threshold"] is None and (probability := columns["xtc_probability"]) is not None:
+        columns["xtc_threshold"] = torch.full_like(probability, _DEFAULT_XTC_THRESHOLD)
+    return columns
 
 
 def widest_float(device: torch.device) -> torch.dtype:

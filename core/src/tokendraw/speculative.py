@@ -9,8 +9,7 @@ Request b has ``num_drafts[b]`` drafts and one row of logits more: its drafts' r
     is               d   d   b   b   d   b         target_rows 0, 1, 4; bonus_rows 2, 3, 5
     cu_num_logits    0           3   4       6
 
-Every function computes on the device of what it is given, takes sizes as integers that the host knows, waits for
-nothing, and can be captured in a CUDA graph.
+Every function computes on the device of what it is given, waits for nothing, and can be captured in a CUDA graph.
 """
 
 from __future__ import annotations

@@ -14,56 +14,34 @@ if TYPE_CHECKING:
     from tokendraw._lazy import lazy_names as lazy_names
     from tokendraw._torch.importing import require_torch as require_torch
     from tokendraw._torch.threads import num_threads as num_threads
-    from tokendraw.backends.description.plugin_info import NAME_RULE as NAME_RULE
-    from tokendraw.backends.description.plugin_info import is_name as is_name
+    from tokendraw.backends.description import NAME_RULE as NAME_RULE
+    from tokendraw.backends.description import is_name as is_name
     from tokendraw.backends.discovery.entry_points import find_entry_points as find_entry_points
     from tokendraw.backends.proof import random_state_kept as random_state_kept
-    from tokendraw.backends.resolution.admission import FIRST_PARTY as FIRST_PARTY
+    from tokendraw.backends.resolution.candidate import FIRST_PARTY as FIRST_PARTY
     from tokendraw.calls.negotiator import is_out_of_memory as is_out_of_memory
-    from tokendraw.calls.tensor_function import TensorCall as TensorCall
-    from tokendraw.calls.tensor_function import difference as difference
-    from tokendraw.calls.tensor_function import example as example
-    from tokendraw.calls.tensor_function import on_device as on_device
-    from tokendraw.calls.tensor_function import tensors_of as tensors_of
-    from tokendraw.errors.formatting import all_of as all_of
-    from tokendraw.errors.formatting import format_error as format_error
-    from tokendraw.errors.formatting import format_value as format_value
-    from tokendraw.errors.formatting import how_to_install as how_to_install
-    from tokendraw.errors.formatting import nearest as nearest
-    from tokendraw.errors.formatting import one_of as one_of
+    from tokendraw.errors import all_of as all_of
+    from tokendraw.errors import format_error as format_error
+    from tokendraw.errors import format_value as format_value
+    from tokendraw.errors import how_to_install as how_to_install
+    from tokendraw.errors import nearest as nearest
+    from tokendraw.errors import one_of as one_of
     from tokendraw.html_pages import PageSection as PageSection
     from tokendraw.html_pages import draw_chart as draw_chart
     from tokendraw.html_pages import require_html as require_html
     from tokendraw.html_pages import write_page as write_page
     from tokendraw.operations import find_operation as find_operation
     from tokendraw.operations import operation_names as operation_names
-    from tokendraw.providers.load import find_device as find_device
-    from tokendraw.providers.single_plugin import InstalledPlugin as InstalledPlugin
-    from tokendraw.providers.single_plugin import dispatch_call as dispatch_call
-    from tokendraw.providers.single_plugin import find_unsupported as find_unsupported
-    from tokendraw.providers.single_plugin import make_call as make_call
-    from tokendraw.providers.single_plugin import run_call as run_call
+    from tokendraw.providers import InstalledPlugin as InstalledPlugin
+    from tokendraw.providers import dispatch_call as dispatch_call
+    from tokendraw.providers import find_device as find_device
+    from tokendraw.providers import find_unsupported as find_unsupported
+    from tokendraw.providers import make_call as make_call
+    from tokendraw.providers import run_call as run_call
+    from tokendraw_engine_ops.tensor_function import TensorCall as TensorCall
+    from tokendraw_engine_ops.tensor_function import difference as difference
+    from tokendraw_engine_ops.tensor_function import example as example
+    from tokendraw_engine_ops.tensor_function import on_device as on_device
+    from tokendraw_engine_ops.tensor_function import tensors_of as tensors_of
 
-_NAMES = {
-    "tokendraw._lazy": "lazy_names",
-    "tokendraw._torch.importing": "require_torch",
-    "tokendraw._torch.threads": "num_threads",
-    "tokendraw.backends.description.plugin_info": "NAME_RULE is_name",
-    "tokendraw.backends.discovery.entry_points": "find_entry_points",
-    "tokendraw.backends.proof": "random_state_kept",
-    "tokendraw.backends.resolution.admission": "FIRST_PARTY",
-    "tokendraw.calls.negotiator": "is_out_of_memory",
-    "tokendraw.calls.tensor_function": "TensorCall difference example on_device tensors_of",
-    "tokendraw.errors.formatting": "all_of format_error format_value how_to_install nearest one_of",
-    "tokendraw.html_pages": "PageSection draw_chart require_html write_page",
-    "tokendraw.operations": "find_operation operation_names",
-    "tokendraw.providers.load": "find_device",
-    "tokendraw.providers.single_plugin": """
-        InstalledPlugin dispatch_call find_unsupported make_call run_call
-    """,
-}
-_REMOVED = dict.fromkeys(
-    ("heavy_imports", "slow_start"),
-    "run `python -X importtime -c 'import acme_tokendraw'` to see what a plugin imports",
-)
-__getattr__, __dir__ = _lazy.lazy_names(__name__, _NAMES, removed=_REMOVED)
+__getattr__, __dir__ = _lazy.lazy_names(__name__)

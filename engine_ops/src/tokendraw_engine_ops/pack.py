@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from tokendraw import InvalidInputError, InvalidParameterError
-from tokendraw.plugin import TensorFunction, check_device, check_dtype, check_plain, tensor_operation
+from tokendraw.plugin import check_device, check_dtype, check_plain
 from tokendraw_engine_ops import sm90_w4
 from tokendraw_engine_ops.operations import FORMATS, PACK, Format, Layout
+from tokendraw_engine_ops.tensor_function import TensorFunction, tensor_operation
 
 _Layout: TypeAlias = Layout | Literal["upstream"]
 ROWS: Final[dict[Layout, int]] = {"v1": 16, "v2": 64}

@@ -12,7 +12,6 @@ from torch.nn.functional import pad as padded
 
 from tokendraw import InvalidInputError
 from tokendraw.plugin import (
-    TensorFunction,
     check_dense_rows,
     check_device,
     check_dtype,
@@ -20,10 +19,10 @@ from tokendraw.plugin import (
     check_plain,
     check_vector,
     integer,
-    tensor_operation,
 )
 from tokendraw_engine_ops.operations import PLAN
 from tokendraw_engine_ops.paged_kv import LARGEST, PagedKVPlan
+from tokendraw_engine_ops.tensor_function import TensorFunction, tensor_operation
 
 _FIX_OUT = "Pass PagedKVPlan.empty(B, W, device=...)."
 _checked_buffers: WeakKeyDictionary[PagedKVPlan, tuple[Any, ...]] = WeakKeyDictionary()

@@ -10,8 +10,14 @@ from typing import Any
 
 import importlib_metadata
 
-from tokendraw.errors.exceptions import InvalidParameterError, SamplerUnavailableError
-from tokendraw.errors.formatting import NATIVE, format_error, format_value, nearest
+from tokendraw.errors import (
+    NATIVE,
+    InvalidParameterError,
+    SamplerUnavailableError,
+    format_error,
+    format_value,
+    nearest,
+)
 
 
 def require_torch(who: str = "A sampler") -> ModuleType:
@@ -68,10 +74,7 @@ _MIN_SIMILARITY = 0.7
 
 
 def parse_device(device: str | None) -> tuple[str | None, int | None]:
-    """Split a name such as ``cuda:1`` into kind and index; the index is None without a choice, both are None for None.
-
-    :raises InvalidParameterError: tensors cannot be on a device of this name.
-    """
+    """Split a name such as ``cuda:1`` into kind and index; None: there is no choice of one."""
     if device is None:
         return None, None
     match = re.fullmatch(r"([a-z][a-z0-9_]*?)(?::([0-9]{1,9}))?", device)

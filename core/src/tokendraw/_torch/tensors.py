@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.importing import parse_device
-from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.errors.formatting import format_value, type_name
+from tokendraw.errors import InvalidInputError, InvalidParameterError, format_value, type_name
 
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 """Dtypes of counts and indices. Torch computes with the other unsigned ones hardly at all."""
@@ -91,7 +90,6 @@ def check_device_of(name: str, found: torch.device, owner: str, needed: torch.de
 
 
 def same_device(device: torch.device, needed: torch.device) -> bool:
-    """Whether two devices are the same; the needed device may lack an index."""
     return device == needed or (device.type == needed.type and needed.index is None)
 
 
@@ -134,7 +132,7 @@ def uploaded(columns: Mapping[str, Column], device: torch.device) -> dict[str, T
             else torch.empty(0, dtype=dtype, device=device)
             for (name, (values, dtype)), start in zip(columns.items(), starts, strict=True)
         }
-    on_device = _copy([torch.frombuffer(packed, dtype=torch.uint8)], device)
+    on_device = uploaded_vectors([torch.frombuffer(packed, dtype=torch.uint8)], device)
     sizes = [len(values) * dtype.itemsize for values, dtype in columns.values()]
     ends = [*starts[1:], len(packed)]
     padded = [(size, end - start - size) for start, size, end in zip(starts, sizes, ends, strict=True)]
@@ -145,20 +143,8 @@ def uploaded(columns: Mapping[str, Column], device: torch.device) -> dict[str, T
     }
 
 
-def uploaded_words(pieces: list[Tensor], device: torch.device) -> Tensor:
-    """Copy vectors of int32 on the host, one behind the other, to a device as :func:`uploaded` does.
-
-    :returns: [their lengths together] int32, aligned to 16 bytes.
-    :raises InvalidInputError: a CUDA graph is being captured.
-    """
-    return _copy(pieces, device)
-
-
 def device_of(device: Any) -> torch.device:
-    """Convert a caller's name of a device to a ``torch.device``; None is the CPU.
-
-    :raises InvalidParameterError: torch has no such device; the message has the nearest name.
-    """
+    """Convert a caller's name of a device to a ``torch.device``; None is the CPU."""
     if isinstance(device, torch.device):
         return device
     try:
@@ -170,8 +156,11 @@ def device_of(device: Any) -> torch.device:
         ) from error
 
 
-def _copy(pieces: list[Tensor], device: torch.device) -> Tensor:
-    """Copy vectors of one dtype on the host to a device, one behind the other; a single one to the CPU is itself."""
+def uploaded_vectors(pieces: list[Tensor], device: torch.device) -> Tensor:
+    """Copy vectors of one dtype on the host, one behind the other, to a device as :func:`uploaded` does.
+
+    A single one to the CPU is itself.
+    """
     if device.type == "cuda" and is_capturing():
         raise InvalidInputError(
             "an upload of parameters or drafts needs a stream that captures no CUDA graph, found one that does: its "
@@ -223,13 +212,10 @@ class _Memory:
 
 @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
 def memory_outside_graphs(num_bytes: int, device: torch.device) -> Tensor:
-    """Allocate memory while a CUDA graph is being captured. Launches nothing.
+    """Allocate [num_bytes] uint8 while a CUDA graph is being captured. Launches nothing.
 
     Torch's memory for the captured CUDA stream is the graph's: its replays, and those of earlier graphs, write scratch
     there. The default CUDA stream is never captured, so its memory is not.
-
-    :returns: [num_bytes] uint8, undefined.
-    :raises torch.OutOfMemoryError: there is too little memory.
     """
     stream = torch.cuda.default_stream(device)
     address: int = torch.cuda.caching_allocator_alloc(num_bytes, device, stream)

@@ -26,8 +26,7 @@ def one_thread() -> contextlib.AbstractContextManager[None]:
 def num_threads(count: int) -> Iterator[None]:
     """Let torch's operations take ``count`` threads where the calling thread makes them, and nowhere else.
 
-    On a busy machine an operation that is shared out waits until another core has its turn, some milliseconds, which is
-    more than all of a small batch takes.
+    On a busy machine a shared operation waits milliseconds for another core, longer than a small batch takes.
     """
     threads = torch.get_num_threads()
     if threads == count:

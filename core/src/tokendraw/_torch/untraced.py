@@ -3,8 +3,7 @@
 A call looks at what only the host knows (who serves a batch, which kernel was compiled, whether a row asked for
 logprobs) and launches kernels of its own. Traced, all of that would become constants of the graph.
 
-Nothing here loads ``torch._dynamo``, the front of ``torch.compile``: a program that compiles nothing does not pay the
-second that this takes.
+Nothing here loads ``torch._dynamo``, the front of ``torch.compile``, which takes a second.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ def untraced(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def made_untraced(cls: type[_T]) -> type[_T]:
-    """Make objects of ``cls`` outside of every graph."""
     cls.__init__ = untraced(cls.__init__)  # type: ignore[method-assign]
     return cls
 

@@ -1,8 +1,7 @@
 """Gathers the facts about this machine for resolution, without importing torch.
 
 If torch is loaded already, it is asked, since it will run the sampler. Otherwise the drivers are asked directly. That
-initialises NVIDIA's driver in this process, as ``torch.cuda`` does: a program that forks workers should ask in the
-workers.
+initialises NVIDIA's driver in this process, as ``torch.cuda`` does: a program that forks should ask in the workers.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ from typing import Any
 import importlib_metadata
 
 from tokendraw._torch.importing import parse_device
-from tokendraw.backends.description.capabilities import Host
-from tokendraw.errors.exceptions import SamplerUnavailableError
-from tokendraw.errors.formatting import all_of
+from tokendraw.backends.description import Host
+from tokendraw.errors import SamplerUnavailableError, all_of
 
 
 class _NoGpuError(Exception):

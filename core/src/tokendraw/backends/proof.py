@@ -1,7 +1,6 @@
 """Builds and proves backends: a backend is accepted only after a call with a known outcome.
 
-A kernel that does not compile, a missing compiler or a wrong driver shows here, as a reason, and not as a
-crash at the first request.
+A kernel that does not compile, or a wrong driver, shows here as a reason, and not as a crash at the first request.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ from typing import Any
 import pluggy
 import torch
 
-from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
-from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description import HostCapabilities, HostNeed, Operation
 from tokendraw.backends.discovery import guard
 from tokendraw.backends.discovery.guard import guarded
-from tokendraw.errors.exceptions import PluginError
+from tokendraw.errors import PluginError
 
 _lock = threading.RLock()  # two proofs at once would put back each other's random state
 
@@ -29,12 +27,7 @@ def build(
     device: torch.device,
     need: HostNeed,
 ) -> Any:
-    """Build a plugin's backend of an operation for one device, and prove it.
-
-    Torch's random state is left alone. One thread at a time does this.
-
-    :raises PluginError: it did not build, or did not serve rightly; the message is a reason in words.
-    """
+    """Build a plugin's backend of an operation for one device, and prove it."""
     package = package_of(hooks)
     with _lock, random_state_kept(device):
         backend = guarded(
@@ -53,7 +46,6 @@ def build(
 
 
 def package_of(hooks: pluggy.HookRelay) -> str:
-    """Return the top-level package of the code behind the hooks of one plugin."""
     return guard.package_of(hooks.tokendraw_build.get_hookimpls()[-1].plugin)
 
 

@@ -1,24 +1,33 @@
-"""Dispatches the calls of an operation, the same way for every operation: check, route, run, count, fall back."""
+"""What ``load`` returns, and how it dispatches calls, the same way for every operation.
+
+The steps of a call: check, route, run, count, fall back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from tokendraw._torch.tensors import is_capturing
 from tokendraw._torch.threads import reseed_if_due
-from tokendraw.backends.description.operation import Operation
+from tokendraw._torch.untraced import untraced
+from tokendraw.backends.description import Operation
+from tokendraw.backends.discovery.guard import format_origin, package_of
+from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.calls import fallback
 from tokendraw.calls.call import Call, OutputCheck
 from tokendraw.calls.fallback import CallFailedError
 from tokendraw.calls.negotiator import Negotiator
 from tokendraw.calls.routing import LoadedBackend, Selection, route, serving_backend
 from tokendraw.calls.rows import RowCall
-from tokendraw.errors.exceptions import PluginError, SamplerUnavailableError
+from tokendraw.errors import PluginError, SamplerUnavailableError, format_error
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer dtype by bytes an element, to compare bits: NaN differs from itself."""
 
@@ -28,10 +37,8 @@ def dispatch(negotiator: Negotiator, operation: Operation, call: Call) -> Any:
 
     A call with the same metadata and form as a checked call is not checked again.
 
-    :raises SamplerUnavailableError: the call may have a property that no backend here supports, or a backend that
-        supports it has failed.
-    :raises PluginError: the output of a backend has the wrong form, or ``debug`` found another fault; or a backend
-        raised an exception that would end the program.
+    :raises SamplerUnavailableError: no backend here supports a property that the call may have, or that one has failed.
+    :raises PluginError: an output has the wrong form, ``debug`` found another fault, or a backend tried to exit.
     """
     selection = negotiator.selections.get(operation.name)
     check = None if selection is None else call.cached_check(selection.key)
@@ -55,11 +62,7 @@ def dispatch(negotiator: Negotiator, operation: Operation, call: Call) -> Any:
 
 
 def _run(negotiator: Negotiator, backend: LoadedBackend, call: Call, check: OutputCheck) -> Any:
-    """Run a call on a backend and check the output; with ``debug`` the values and the inputs, too.
-
-    :raises CallFailedError: the backend raised, or its output has the wrong form.
-    :raises PluginError: ``debug`` found a fault.
-    """
+    """Run a call on a backend and check the output; with ``debug`` the values and the inputs, too."""
     is_debugged, before = negotiator.debug and not is_capturing(), {}
     if is_debugged:
         tensors = {name: tensor.detach() for name, tensor in call.tensors().items()}
@@ -70,7 +73,8 @@ def _run(negotiator: Negotiator, backend: LoadedBackend, call: Call, check: Outp
         raise
     except BaseException as error:
         _check_unmodified(backend, before, error)
-        raise CallFailedError(backend, error, fallback.reason_of(error, backend)) from error
+        origin = format_origin(error, backend.package or package_of(backend.object))
+        raise CallFailedError(backend, error, f"its call raised {format_error(error)}{origin}") from error
     wrong = check(output)
     if is_debugged:
         _check_unmodified(backend, before)
@@ -86,11 +90,7 @@ def _run(negotiator: Negotiator, backend: LoadedBackend, call: Call, check: Outp
 def _check_unmodified(
     backend: LoadedBackend, before: Mapping[str, tuple[Tensor, Tensor]], error: BaseException | None = None
 ) -> None:
-    """Compare the tensors of a call with their copies, bit by bit.
-
-    :param before: each tensor with the copy that was made of it.
-    :param error: exception that the backend raised, if any, as the cause of a PluginError.
-    """
+    """Compare the tensors of a call with their copies, bit by bit."""
     for name, (tensor, copy) in before.items():
         bits = _BITS[tensor.element_size()]
         changed = tensor.view(bits) != copy.view(bits)
@@ -126,17 +126,9 @@ def _serve(negotiator: Negotiator, selection: Selection, call: Call) -> Any:
 
 
 def _run_first(
-    negotiator: Negotiator,
-    selection: Selection,
-    backend: LoadedBackend,
-    call: Call,
-    *,
-    is_copy: bool = False,
+    negotiator: Negotiator, selection: Selection, backend: LoadedBackend, call: Call, *, is_copy: bool = False
 ) -> Any:
-    """Run a call on a backend, with copies of the tensors in the first call of a signature.
-
-    :param is_copy: the tensors are copies of the caller's.
-    """
+    """Run a call on a backend, with copies of the tensors in the first call of a signature."""
     signature = call.signature() if selection.can_fall_back and call.may_fall_back else None
     is_first = signature is not None and backend.is_new(signature)
     attempt = fallback.copied(call) if is_first and not is_copy else call
@@ -154,11 +146,7 @@ def _run_first(
 
 
 def _fall_back(
-    negotiator: Negotiator,
-    operation: Operation,
-    selection: Selection,
-    failure: CallFailedError,
-    call: Call,
+    negotiator: Negotiator, operation: Operation, selection: Selection, failure: CallFailedError, call: Call
 ) -> Any:
     """Serve a failed call by a successor, or raise. One thread at a time: a later one finds the successor."""
     refusal = fallback.refusal(failure, selection, call)
@@ -192,3 +180,88 @@ def _fall_back(
         negotiator.adopt(rejections)
         negotiator.selections[operation.name] = selection
     return output
+
+
+class Provider:
+    """A loaded operation. :func:`tokendraw.load` makes one of the class of the operation, with its methods.
+
+    Failures of calls have the consequences that :class:`tokendraw.Sampler` describes.
+    """
+
+    _operations: ClassVar[tuple[Operation, ...]]
+    """The operations that the object has methods for; ``name`` and ``resolution`` are those of the first."""
+
+    def __init__(self, negotiator: Negotiator) -> None:
+        self._negotiator = negotiator
+
+    @property
+    def device(self) -> torch.device:
+        """Device of all tensors, passed and returned."""
+        return self._negotiator.device
+
+    @property
+    def name(self) -> str:
+        """Name of the chosen plugin."""
+        return self._negotiator.select(self._operations[0]).backend.name
+
+    @property
+    def resolution(self) -> Resolution:
+        """Decisions on every candidate, with the chosen plugin."""
+        return self._negotiator.select(self._operations[0]).resolution
+
+    @property
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """Names of the chosen plugin and its companions, by the operations that were negotiated so far.
+
+        Other ranks that draw the same tokens load exactly these: ``tokendraw.load_sampler(choices)``.
+        """
+        return self._negotiator.choices()
+
+    @untraced
+    def prepare(self, operation: str | None = None) -> None:
+        """Negotiate, build and prove the backend now rather than in the first call.
+
+        :param operation: one of several that this object has methods for; None: its own.
+        :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
+        """
+        records = {record.name: record for record in self._operations}
+        self._negotiator.select(records[operation or self._operations[0].name])
+
+    @untraced
+    def stats(self) -> dict[str, int]:
+        """Return the number of rows drawn by each plugin here, drafts included.
+
+        Rows that were verified do not count, nor do warmups and replays of graphs.
+        """
+        return self._negotiator.stats()
+
+    @untraced
+    def warmup(self, *arguments: Any, **options: Any) -> float:
+        """Return 0.0: the operation has no kernels to compile or load. :class:`tokendraw.Sampler` warms up."""
+        return 0.0
+
+    def __repr__(self) -> str:
+        return f"<tokendraw.{self._operations[0].name} {self.name!r} on {self.device}>"
+
+
+def provider_method(
+    operation: Operation, call: Callable[_P, Call], output: type[_T]
+) -> Callable[Concatenate[Any, _P], _T]:
+    """Make a provider's method of the function that makes its calls, with the name, signature and docstring of that.
+
+    :param output: class of what the method returns.
+    """
+
+    def served(self: Provider, /, *args: _P.args, **options: _P.kwargs) -> _T:
+        served: _T = dispatch(self._negotiator, operation, call(*args, **options))
+        return served
+
+    served.__name__ = served.__qualname__ = call.__name__
+    served.__doc__ = call.__doc__
+    stub = inspect.signature(call)
+    of_object = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    method = untraced(served)
+    method.__signature__ = stub.replace(  # type: ignore[attr-defined]
+        parameters=[of_object, *stub.parameters.values()], return_annotation=output
+    )
+    return method

@@ -26,14 +26,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokendraw._torch.tensors import is_capturing
-from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.discovery.guard import format_origin, log_traceback, package_of
-from tokendraw.backends.resolution import messages
-from tokendraw.backends.resolution.messages import install, undo
+from tokendraw.backends.description import Operation
+from tokendraw.backends.discovery.guard import log_traceback
+from tokendraw.backends.resolution.messages import disable_setting, install, undo
 from tokendraw.calls.call import Call
 from tokendraw.calls.negotiator import Negotiator, Rejections, is_out_of_memory, rejected
 from tokendraw.calls.routing import LoadedBackend, Selection
-from tokendraw.errors.exceptions import (
+from tokendraw.errors import (
     FilterError,
     InvalidInputError,
     InvalidParameterError,
@@ -43,7 +42,6 @@ from tokendraw.errors.exceptions import (
     UntestedUpstreamWarning,
     announce,
 )
-from tokendraw.errors.formatting import format_error
 
 
 class CallFailedError(Exception):
@@ -75,12 +73,6 @@ class CallFailedError(Exception):
         """
         is_mistake = isinstance(self.error, (InvalidInputError, InvalidParameterError, FilterError))
         return not (is_mistake or is_out_of_memory(self.error))
-
-
-def reason_of(error: BaseException, backend: LoadedBackend) -> str:
-    """Word the reason against a backend whose call raised."""
-    origin = format_origin(error, backend.package or package_of(backend.object))
-    return f"its call raised {format_error(error)}{origin}"
 
 
 def copied(call: Call) -> Call:
@@ -131,7 +123,6 @@ def failed_by_all(failures: Sequence[CallFailedError]) -> BaseException:
 def successor(
     operation: Operation, negotiator: Negotiator, rejections: Rejections, failure: CallFailedError, call: Call
 ) -> tuple[Selection, Rejections]:
-    """Select again, without the failed backend."""
     name, reason = failure.backend.name, failure.reason
     rejections = rejected(rejections, operation, name, reason, failure.error)
     selection, rejections = negotiator.settle(operation, rejections)
@@ -150,11 +141,12 @@ def warn_of(
     failures: Sequence[CallFailedError], selection: Selection, successor: str, *, strict: bool, debug: bool
 ) -> None:
     """Warn once a process of each failed backend, and of the successor's untested versions; raise if strict."""
-    resolution, outcome = selection.resolution, messages.using_from_here_on(successor)
+    resolution, outcome = selection.resolution, f" Using {successor!r} from here on."
     for failure in failures:
         name = failure.backend.name
         log_traceback(f"a call of {name!r}", failure.error, aloud=debug)
-        text = messages.failed_call(name, failure.reason, successor, resolution.choice)
+        disable = disable_setting([name], resolution.choice)
+        text = f"{name!r} failed: {failure.reason}.{outcome} Set {disable} to silence this."
         try:
             announce(SamplerFallbackWarning, text, strict=strict, once_for=("call", name), outcome=outcome)
         except SamplerFallbackWarning as warning:

@@ -11,20 +11,21 @@ import torch
 
 from tokendraw._torch.threads import reseed_children
 from tokendraw.backends import proof
-from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description import Operation
 from tokendraw.backends.discovery.discover import Discovery
 from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.backends.resolution.decide import decide
 from tokendraw.backends.resolution.messages import using
 from tokendraw.calls.routing import LoadedBackend, Selection
-from tokendraw.errors.exceptions import (
+from tokendraw.errors import (
+    MAX_REASON_CHARS,
     PluginError,
     SamplerFallbackWarning,
     SamplerUnavailableError,
     UntestedUpstreamWarning,
     announce,
+    format_message,
 )
-from tokendraw.errors.formatting import MAX_REASON_CHARS, format_message
 
 Rejections: TypeAlias = Mapping[tuple[str | None, str], str]
 """Reasons why building a plugin, its proof or a call of it failed, by operation and plugin. The operation is None for a
@@ -52,19 +53,15 @@ class Negotiator:
     device: torch.device
     """Device of all tensors that calls take and return."""
     need: Any
-    """Need of the caller, of the need type of every operation that is selected for."""
     discover: Callable[[], Discovery] | None = None
     """Finds and loads the installed plugins; None: nothing can be selected, and no backend replaced."""
     _: KW_ONLY
     strict: bool = False
-    """Whether warnings of decisions are raised."""
     debug: bool = False
-    """Whether every call is compared with the contract."""
     companions: bool = True
     """Whether another backend may serve beside the selected one, or in its place after a failure."""
     selected: InitVar[Iterable[Selection]] = ()
     before_build: Callable[[str], None] | None = None
-    """Called with the name of each plugin that is about to be built."""
 
     def __post_init__(self, selected: Iterable[Selection]) -> None:
         reseed_children()
@@ -76,11 +73,7 @@ class Negotiator:
         self._rows_lock = threading.Lock()
 
     def select(self, operation: Operation, discovery: Discovery | None = None) -> Selection:
-        """Return the selection of an operation; make it first, if missing, and warn of the decision once a process.
-
-        :param discovery: the installed plugins; None: look for them.
-        :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
-        """
+        """Return the selection of an operation; make it first, if missing, and warn of the decision once a process."""
         selection = self.selections.get(operation.name)
         if selection is None:
             with self.lock:
@@ -95,12 +88,9 @@ class Negotiator:
     def settle(
         self, operation: Operation, rejections: Rejections, discovery: Discovery | None = None
     ) -> tuple[Selection, Rejections]:
-        """Resolve and build until the chosen plugin and the companion are proven.
+        """Resolve and build until the plugins are proven; return the selection, and the rejections that it rests on.
 
         A plugin that fails is rejected and the next best is tried. An explicit choice has no next best.
-
-        :returns: the selection, and the rejections that it rests on.
-        :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is left.
         """
         if discovery is None:
             if self.discover is None:
@@ -137,7 +127,13 @@ class Negotiator:
             if missing is None:
                 break
             try:
-                self._backends[operation.name, missing] = self._build(operation, missing, discovery)
+                if self.before_build is not None:
+                    self.before_build(missing)
+                hooks, capabilities = discovery.hooks[missing], discovery.offered(missing, operation)
+                built = proof.build(operation, hooks, capabilities, self.device, self.need)
+                self._backends[operation.name, missing] = LoadedBackend.of(
+                    operation, missing, built, capabilities, self.need, proof.package_of(hooks)
+                )
             except PluginError as error:
                 failures[missing] = error
                 reason = format_message(error, MAX_REASON_CHARS)
@@ -162,7 +158,6 @@ class Negotiator:
                     del self.selections[operation]
 
     def choices(self) -> dict[str, tuple[str, ...]]:
-        """Return the names of the selected backends, by operation."""
         with self.lock:
             return {name: selection.resolution.names for name, selection in self.selections.items()}
 
@@ -173,22 +168,12 @@ class Negotiator:
                 self._rows[name] = self._rows.get(name, 0) + rows
 
     def stats(self) -> dict[str, int]:
-        """Return the number of served rows by the name of the backend."""
         with self._rows_lock:
             return dict(self._rows)
 
     def restore_stats(self, rows: Mapping[str, int]) -> None:
-        """Count from an earlier :meth:`stats` on."""
         with self._rows_lock:
             self._rows = dict(rows)
-
-    def _build(self, operation: Operation, name: str, discovery: Discovery) -> LoadedBackend:
-        hooks, capabilities = discovery.hooks[name], discovery.offered(name, operation)
-        if self.before_build is not None:
-            self.before_build(name)
-        built = proof.build(operation, hooks, capabilities, self.device, self.need)
-        package = proof.package_of(hooks)
-        return LoadedBackend.of(operation, name, built, capabilities, self.need, package)
 
 
 def rejected(

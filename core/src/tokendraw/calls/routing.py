@@ -18,13 +18,12 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.tensors import is_capturing, uploaded
-from tokendraw.backends.description.operation import Operation, Requirement, first_reason
+from tokendraw.backends.description import Operation, Requirement, first_reason
 from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.backends.resolution.messages import install
-from tokendraw.calls.call import Call
-from tokendraw.calls.row_requirements import LOGPROBS, RowGroup
+from tokendraw.calls.call import LOGPROBS, Call, RowGroup
 from tokendraw.calls.rows import RowCall
-from tokendraw.errors.exceptions import SamplerUnavailableError
+from tokendraw.errors import SamplerUnavailableError
 from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsTensors, SamplerOutput
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
@@ -47,20 +46,16 @@ class LoadedBackend:
 
     name: str
     object: Any
-    """The object that the plugin built for the operation."""
     capabilities: Any = None
     unsupported: tuple[Requirement, ...] = ()
-    """Requirements of the operation that the backend does not meet."""
     package: str = ""
     """Top-level package of the plugin's code."""
     signatures: set[Hashable] = field(default_factory=set)
-    """Signatures of served calls."""
 
     @classmethod
     def of(
         cls, operation: Operation, name: str, backend: Any, capabilities: Any, need: Any, package: str = ""
     ) -> Self:
-        """Compare the capabilities with the requirements of an operation."""
         return cls(name, backend, capabilities, operation.unsupported(capabilities, need), package)
 
     def reason_against(self, call: Call | RowGroup) -> str | None:
@@ -68,7 +63,6 @@ class LoadedBackend:
         return first_reason(self.unsupported, call, self.capabilities)
 
     def is_new(self, signature: Hashable) -> bool:
-        """Whether the signature is new to the backend, within the number of counted signatures."""
         return signature not in self.signatures and len(self.signatures) < _MAX_SIGNATURES
 
 
@@ -102,7 +96,6 @@ class Selection:
 
     @property
     def backends(self) -> tuple[LoadedBackend, ...]:
-        """Return the backend and its companions."""
         every = (self.backend, self.partial_companion, self.companion)
         return tuple(backend for backend in every if backend is not None)
 
@@ -118,10 +111,7 @@ class Selection:
 
 
 def route(selection: Selection, call: Call) -> RowSplit | LoadedBackend:
-    """Find the backend for a call, or divide the rows if the host knows the kind of each row.
-
-    :raises SamplerUnavailableError: the call may have a property that no selected backend supports.
-    """
+    """Find the backend for a call, or divide the rows if the host knows the kind of each row."""
     reason = selection.backend.reason_against(call)
     if reason is None:
         return selection.backend
@@ -149,10 +139,7 @@ def route(selection: Selection, call: Call) -> RowSplit | LoadedBackend:
 
 
 def serving_backend(selection: Selection, call: Call, rows: RowGroup | None = None) -> LoadedBackend:
-    """Find the backend for a whole call, or for rows of one kind.
-
-    :raises SamplerUnavailableError: no selected backend supports all properties that the call may have.
-    """
+    """Find the backend for a whole call, or for rows of one kind."""
     backend = selection.backend
     reason = backend.reason_against(rows or call)
     if reason is None:
@@ -178,7 +165,6 @@ def serving_backend(selection: Selection, call: Call, rows: RowGroup | None = No
 
 
 def is_served(selection: Selection, call: Call | RowGroup) -> bool:
-    """Whether the selected backend or the companion supports all of a call."""
     return any(backend.reason_against(call) is None for backend in selection.backends)
 
 
@@ -231,7 +217,6 @@ def _log_companion(
 
 
 def is_worthwhile(staying: int, leaving: int, device: torch.device) -> bool:
-    """Whether two samplers draw a batch faster than the companion alone."""
     return staying >= (leaving if device.type == "cpu" else max(MIN_SPLIT_ROWS, leaving))
 
 
@@ -243,9 +228,7 @@ class RowSplit:
     """The companion's rows of a batch. Indices lie on the device, so that a step uploads none."""
 
     staying: BatchFacts
-    """Facts about the rows that the chosen sampler draws."""
     leaving: BatchFacts
-    """Facts about the rows that the companion draws."""
     reasons: tuple[str, ...]
     """Kinds of rows that the chosen sampler cannot serve, in words."""
     num_staying: int
@@ -268,11 +251,7 @@ class RowSplit:
         companion: Any,
         unsupported: Sequence[tuple[Requirement, ...]],
     ) -> Self:
-        """Divide the rows of a call between the chosen sampler and a companion.
-
-        :param reasons: for each of the kinds the property that the chosen sampler does not support, or None.
-        :param unsupported: the requirements that the chosen sampler does not meet, and those of the companion.
-        """
+        """Divide the rows of a call between the chosen sampler and a companion."""
         of_row, widest = kinds.slot_of_row or range(kinds.num_rows), call.facts.max_logprobs
         leaves = [reason is not None for reason in reasons]
         rows = [row for row, slot in enumerate(of_row) if leaves[kinds.of_slot[slot]]]
@@ -328,7 +307,6 @@ class RowSplit:
         )
 
     def for_companion(self, metadata: SamplingMetadata) -> SamplingMetadata:
-        """Return the parameters of the leaving rows."""
         facts, positions = self.leaving, metadata.positions
         return replace(
             metadata,

@@ -1,7 +1,6 @@
 """Calls with logits and parameters of rows: a token or a draft is drawn for each row, or a given token is scored.
 
-The checks of the inputs say what is needed and what was found, and read no values. A proof takes its logits and
-parameters from here too.
+The checks of the inputs read no values. A proof takes its logits and parameters from here too.
 """
 
 from __future__ import annotations
@@ -24,10 +23,9 @@ from tokendraw._torch.tensors import (
     misfit,
     same_device,
 )
-from tokendraw.backends.description.capabilities import INPUT_DTYPES, Capabilities, Need
+from tokendraw.backends.description import INPUT_DTYPES, Capabilities, Need
 from tokendraw.calls.call import Call, OutputCheck, check_type
-from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError, PluginError
-from tokendraw.errors.formatting import type_name
+from tokendraw.errors import InvalidInputError, InvalidParameterError, PluginError, type_name
 from tokendraw.output import PAD_TOKEN_ID, LogprobsTensors, SamplerOutput, ScoreOutput
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
 from tokendraw.parameters.fields import FACT_OF_COLUMN, FILTER_PARAMETERS, check_logprobs, of_row
@@ -102,7 +100,8 @@ class RowCall(Call):
 
     def cache_check(self, key: object, check: OutputCheck) -> None:
         if self.token_ids is None:
-            self.metadata.memo[key] = (form_of(self.logits), check)
+            logits = self.logits
+            self.metadata.memo[key] = (logits.shape, logits.dtype, logits.device), check
 
     def output_check(self, need: Need) -> OutputCheck:
         rows = self.logits.shape[:1]
@@ -112,10 +111,7 @@ class RowCall(Call):
         return self.output_form(ScoreOutput, (("entropy", rows, torch.float32),), need).wrong
 
     def output_form(self, kind: type[Any], fields: tuple[_Field, ...], need: Need) -> OutputForm:
-        """Describe the output: a class with ``fields`` of its own, and the thresholds and logprobs that were asked for.
-
-        :param fields: the first has the shape of the tokens: [B], or [B, K + 1].
-        """
+        """Describe the output: a class with ``fields`` of its own, and thresholds and logprobs that were asked for."""
         facts, rows, shape = self.facts, self.logits.shape[:1], fields[0][1]
         if need.threshold:
             bounds = ("threshold", "ceiling")[: 1 + facts.any_ceiling]
@@ -149,7 +145,6 @@ class RowCall(Call):
         return None
 
     def wrong_tokens(self, output: Any) -> str | None:
-        """Describe the first wrong token of an output of the right form."""
         if self.token_ids is None:
             found = output.token_ids
             for (row,) in first_of((found < 0) | (found >= self.vocab_size)):
@@ -177,12 +172,10 @@ class RowCall(Call):
 
     @property
     def facts(self) -> BatchFacts:
-        """Return the facts about the rows."""
         return self.metadata.facts
 
     @property
     def vocab_size(self) -> int:
-        """Return the number V of token ids."""
         return self.logits.shape[1]
 
     def row_kinds(self) -> RowKinds | str:
@@ -203,7 +196,6 @@ class RowCall(Call):
 
 
 _Field: TypeAlias = tuple[str, tuple[int, ...], torch.dtype]
-"""Name, shape and dtype of a tensor of an output."""
 
 
 class OutputForm(NamedTuple):
@@ -212,7 +204,6 @@ class OutputForm(NamedTuple):
     kind: type[Any]
     device: torch.device
     shape: tuple[int, ...]
-    """Shape of the tokens."""
     fields: tuple[_Field, ...]
     of_best: list[_Field] | None
     """Fields of the logprobs; None: no row wants any."""
@@ -244,11 +235,7 @@ class OutputForm(NamedTuple):
 
 
 def check_logits(name: str, logits: Tensor, device: torch.device, *, built: str = "sampler") -> None:
-    """Refuse anything but a batch of logits on a sampler's device.
-
-    :param name: of the argument.
-    :param built: names what was built for the device.
-    """
+    """Refuse anything but a batch of logits on a sampler's device."""
     if not is_plain(logits):
         check_plain(name, logits, f"Pass torch.as_tensor({name}), of shape [B, V].")
     if logits.dim() != 2 or logits.shape[1] < 1:
@@ -260,11 +247,6 @@ def check_logits(name: str, logits: Tensor, device: torch.device, *, built: str 
             f"'{name}' needs device {device}, where the {built} was built, found {logits.device}. "
             f"Move the logits, or load a {built} for {logits.device}."
         )
-
-
-def form_of(logits: Tensor) -> LogitsForm:
-    """Return the properties of checked logits by which :func:`check_logits` decides."""
-    return logits.shape, logits.dtype, logits.device
 
 
 def has_form(logits: object, form: LogitsForm) -> bool:
@@ -281,7 +263,6 @@ def has_form(logits: object, form: LogitsForm) -> bool:
 
 
 def check_batch(name: str, logits: Tensor, metadata: SamplingMetadata, need: Need) -> None:
-    """Refuse metadata unfit for the logits, an entry a row, or beyond the need."""
     check_metadata(name, logits, metadata, need)
     rows = metadata.num_rows
     if rows is not None and rows != logits.shape[0]:
@@ -345,8 +326,7 @@ def proof_logits(rows: int, capabilities: Capabilities, device: torch.device, ne
 def proof_params(capabilities: Capabilities, need: Need) -> SamplingParams:
     """Make parameters for two equally likely tokens, within the advertised capabilities.
 
-    Where kernels are compiled on demand and nobody said for which dtype, they ask for nothing, which compiles least: a
-    kernel that fails at a later call is caught there.
+    Where kernels are compiled on demand for a dtype that nobody named they ask for nothing, which compiles least.
     """
     if capabilities.compiles_on_demand and need.dtype is None:
         return SamplingParams()
@@ -360,7 +340,6 @@ def proof_params(capabilities: Capabilities, need: Need) -> SamplingParams:
 
 
 def proof_output(call: RowCall, backend: Any, need: Need) -> Any:
-    """Run a call on a backend, and refuse an output of the wrong form."""
     output = call.run(backend)
     wrong = call.output_check(need)(output)
     if wrong is not None:

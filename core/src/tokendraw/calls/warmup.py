@@ -25,16 +25,14 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.tensors import is_capturing
-from tokendraw.backends.description.capabilities import INPUT_DTYPES
-from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description import INPUT_DTYPES, Operation
 from tokendraw.backends.proof import random_state_kept
 from tokendraw.calls.call import Call
 from tokendraw.calls.dispatch import dispatch
 from tokendraw.calls.negotiator import Negotiator
 from tokendraw.calls.routing import Selection, is_served
 from tokendraw.calls.rows import RowCall
-from tokendraw.errors.exceptions import InvalidInputError
-from tokendraw.errors.formatting import one_of
+from tokendraw.errors import InvalidInputError, one_of
 from tokendraw.output import PAD_TOKEN_ID
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.fields import FILTER_PARAMETERS
@@ -57,16 +55,12 @@ _DraftForm: TypeAlias = tuple[torch.dtype, torch.dtype, bool]
 CallGroup: TypeAlias = tuple[str, int, Iterable[Sequence[Call]]]
 """Title, number of calls, and lists of calls: those of a list are made side by side, when those before are over."""
 CallGroups: TypeAlias = Callable[[Selection], Iterable[CallGroup]]
-"""Makes up calls of every kind for the selected backends."""
 
 
 def warm_up(
     negotiator: Negotiator, warmups: Sequence[tuple[Operation, CallGroups]], *, progress: bool | None
 ) -> float:
-    """Make the calls of each warmup in several threads, and restore torch's random state and the counted rows.
-
-    :raises SamplerUnavailableError: no backend serves an operation, or the plainest call of it.
-    """
+    """Make the calls of each warmup in several threads, and restore torch's random state and the counted rows."""
     if is_capturing():
         raise InvalidInputError(
             "'warmup' needs a stream that captures no CUDA graph, found one that does: its calls would become "
@@ -303,7 +297,6 @@ class Batches:
 
 
 def _requests(vocab_size: int) -> Iterator[tuple[SamplingParams, ...]]:
-    """List sets of requests, to alternate in a batch."""
     examples: _Fields = {p.name: p.example for p in FILTER_PARAMETERS}
     examples["top_k"] = k = min(examples["top_k"], vocab_size)
     alone = {name: SamplingParams(**{name: value}) for name, value in examples.items()}
@@ -328,7 +321,6 @@ def _drafts(counts: Sequence[int], form: _DraftForm, device: torch.device) -> Dr
 
 
 def checked_integer(name: str, value: Any, least: int) -> int:
-    """Check an argument for an integer of at least ``least``."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:

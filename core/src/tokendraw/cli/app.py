@@ -1,8 +1,7 @@
 """The command ``tokendraw``: a group of built-in commands and of commands from other distributions.
 
 Others name theirs in the entry point group ``tokendraw.commands``. Names come from metadata alone: the module of a
-command is imported at its call, by ``--help`` and by ``doctor``. A command that cannot be used has a reason in words
-and affects no other command.
+command is imported at its call, by ``--help`` and by ``doctor``. One that cannot be used has a reason in words.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from tokendraw._version import __version__
 from tokendraw.backends.discovery import guard
 from tokendraw.backends.discovery.entry_points import declarations
 from tokendraw.backends.discovery.guard import guarded
-from tokendraw.backends.resolution.admission import disputed_reason, reserved_reason
-from tokendraw.backends.resolution.candidate import Extension
+from tokendraw.backends.resolution.candidate import Extension, disputed_reason, reserved_reason
 from tokendraw.cli.command import (
     GuardedCommand,
     ended_by_exit_code,
@@ -32,8 +30,7 @@ from tokendraw.cli.command import (
     prepare_streams,
 )
 from tokendraw.cli.terminal import plugins_at_work
-from tokendraw.errors.exceptions import PluginError, TokendrawError
-from tokendraw.errors.formatting import how_to_install, type_name
+from tokendraw.errors import PluginError, TokendrawError, how_to_install, type_name
 
 ENTRY_POINT_GROUP = "tokendraw.commands"
 BUILT_IN: Mapping[str, str] = {
@@ -44,7 +41,6 @@ BUILT_IN: Mapping[str, str] = {
     "sample": "drawing:sample",
     "generate": "drawing:generate",
 }
-"""Commands of the core, each with its module and function."""
 OWNERS: Mapping[str, str] = {
     "check": "tokendraw-testing",
     "new": "tokendraw-testing",
@@ -68,7 +64,6 @@ class InstalledCommand(Extension):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the command comes from a third party."""
         return OWNERS.get(self.name) != canonicalize_name(self.distribution)
 
 
@@ -109,7 +104,6 @@ def load(command: InstalledCommand) -> click.Command:
 
 
 def examined(command: InstalledCommand) -> InstalledCommand:
-    """Import a command; a failed import becomes the reason."""
     try:
         load(command)
     except PluginError as error:
@@ -190,7 +184,6 @@ def main() -> None:
 
 
 def _installed(ctx: click.Context) -> tuple[InstalledCommand, ...]:
-    """List the installed commands, once in a run of the main command."""
     if _INSTALLED not in ctx.meta:
         ctx.meta[_INSTALLED] = installed_commands()
     commands: tuple[InstalledCommand, ...] = ctx.meta[_INSTALLED]
@@ -198,10 +191,7 @@ def _installed(ctx: click.Context) -> tuple[InstalledCommand, ...]:
 
 
 def _stand_in(name: str, message: str, summary: str = "") -> click.Command:
-    """Make a command that refuses all arguments with a message.
-
-    :param summary: the line in ``--help``; "" leaves the command out of the list.
-    """
+    """Make a command that refuses all arguments with a message."""
 
     def refuse(arguments: tuple[str, ...]) -> None:
         raise TokendrawError(message)

@@ -27,13 +27,7 @@ from click.core import ParameterSource
 
 from tokendraw.backends.discovery import guard
 from tokendraw.cli.terminal import has_printed_json, print_json
-from tokendraw.errors.exceptions import (
-    InvalidParameterError,
-    SettingsError,
-    TokendrawError,
-    TokendrawWarning,
-    as_error,
-)
+from tokendraw.errors import InvalidParameterError, SettingsError, TokendrawError, TokendrawWarning, as_error
 
 NOT_USABLE = 1
 USAGE = 2
@@ -154,8 +148,7 @@ def prepare_streams() -> None:
 def interrupts_end_imports() -> Iterator[None]:
     """Let Ctrl-C during an import end the process at once.
 
-    Raised there, an interrupt may surface as the ImportError of an extension module, or not at all. Anywhere
-    else it is raised as usual.
+    Raised there, it may surface as the ImportError of an extension module, or not at all.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -225,7 +218,7 @@ def warn(messages: Iterable[str], *, strict: bool, outcome: str = "") -> None:
     """Print the warnings of :func:`tokendraw.load_sampler` on stderr.
 
     :param strict: raise the first instead, as :func:`tokendraw.load_sampler` does under ``TOKENDRAW_STRICT=1``.
-    :param outcome: as of :func:`tokendraw.errors.exceptions.as_error`.
+    :param outcome: as of :func:`tokendraw.errors.as_error`.
     """
     for message in messages:
         if strict:

@@ -6,11 +6,10 @@ JSON: ``tokendraw``, ``python``, ``platform``, ``libraries`` (``name``, ``instal
 ``engine``, ``installed``, ``tested``, ``applies``, ``reason``), ``commands`` (that distributions bring: ``name``,
 ``distribution``, ``version``, ``entry_point``, ``reason``: null if it can be used), ``host``, ``settings``
 (``variables`` by name, ``config``: the path of the file in force or null), ``candidates`` (as in ``list --json``),
-``origins`` (of the core and its own plugins: ``name``, ``path``, ``beside_core``), ``chosen`` (null if no sampler is
-usable), ``operations`` (by name who serves, or null), ``builds`` (null with ``--no-build``, else for each operation
-that a plugin was chosen for: ``chosen``, ``companion``, ``partial_companion``, ``seconds``, ``error``, and
-``rejections``, reasons by plugin),
-``heavy_imports`` (empty: no longer looked for) and ``findings`` (``problem``, ``mend``: a command or null).
+``chosen`` (null if no sampler is usable), ``operations`` (by name who serves, or null), ``builds`` (null with
+``--no-build``, else for each operation that a plugin was chosen for: ``chosen``, ``companion``, ``partial_companion``,
+``seconds``, ``error``, and ``rejections``, reasons by plugin), ``origins`` and ``heavy_imports`` (empty: no longer
+looked for) and ``findings`` (``problem``, ``mend``: a command or null).
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
@@ -34,17 +32,22 @@ import importlib_metadata
 
 import tokendraw
 from tokendraw import operations
+from tokendraw import providers as _providers
 from tokendraw._torch.importing import damage, require_torch
 from tokendraw.backends import machine
-from tokendraw.backends.description.capabilities import Host
-from tokendraw.backends.description.plugin_info import API_VERSION, Upstream
-from tokendraw.backends.discovery import new_process
+from tokendraw.backends.description import API_VERSION, Host
 from tokendraw.backends.discovery.entry_points import declarations, installed_version
-from tokendraw.backends.discovery.guard import guarded
+from tokendraw.backends.discovery.guard import TIMEOUT_SECONDS, call_in_new_process, guarded
 from tokendraw.backends.discovery.settings import read_settings
 from tokendraw.backends.resolution import upstream as _upstream
-from tokendraw.backends.resolution.admission import FIRST_PARTY, author_of, conflicts
-from tokendraw.backends.resolution.candidate import Candidate, Choice, State
+from tokendraw.backends.resolution.candidate import (
+    FIRST_PARTY,
+    Candidate,
+    Choice,
+    State,
+    author_of,
+    conflicts,
+)
 from tokendraw.backends.resolution.messages import disable_setting, using
 from tokendraw.cli import options, terminal
 from tokendraw.cli.app import InstalledCommand, examined, installed_commands
@@ -52,23 +55,20 @@ from tokendraw.cli.command import NOT_USABLE, GuardedCommand
 from tokendraw.cli.negotiation import JsonObject, candidate_json, described, host_json, print_candidates, rank
 from tokendraw.cli.terminal import plugins_at_work, print_heading, print_table
 from tokendraw.engines import ENTRY_POINT_GROUP, EngineState
-from tokendraw.errors.exceptions import (
+from tokendraw.errors import (
+    NATIVE,
     PluginError,
     SamplerUnavailableError,
     TokendrawError,
     TokendrawWarning,
-    as_error,
-)
-from tokendraw.errors.formatting import (
-    NATIVE,
     all_of,
+    as_error,
     format_line,
     format_value,
     pip_install,
     printable,
     where,
 )
-from tokendraw.providers import resolve as _resolve
 
 BUILD_SECONDS = 900
 """Time limit of a process that builds: FlashInfer takes up to five minutes to compile."""
@@ -161,7 +161,7 @@ def _negotiate(found: _Checkup) -> None:
     settings = read_settings()
     found.config = printable(str(settings.config)) if settings.config else None
     found.choice = settings.choice()
-    by_operation = _resolve.discover_all()
+    by_operation = _providers.discover_all()
     found.candidates = sorted(by_operation[_MAIN], key=rank)
     infos = [info for candidate in found.candidates if (info := described(candidate))]
     for name, candidates in by_operation.items():
@@ -170,7 +170,7 @@ def _negotiate(found: _Checkup) -> None:
             choice = settings.choice(binds=operations.is_own(about))
             found.serving[name] = None
             with contextlib.suppress(TokendrawError):
-                decision = _resolve.decide(candidates, found.host, about.need(), choice, operation=name)
+                decision = _providers.decide(candidates, found.host, about.need(), choice, operation=name)
                 found.serving[name] = decision.chosen
     misnamed = settings.all_warnings(candidate.name for candidate in found.candidates)
     found.messages += [as_error(text) for text in misnamed] if settings.strict else misnamed
@@ -189,7 +189,6 @@ def _negotiate(found: _Checkup) -> None:
 
 
 def _describe(found: _Checkup) -> JsonObject:
-    """Write the facts of this installation, under the keys above."""
     builds = found.builds or {}
     failed = builds[_MAIN]["rejections"] if _MAIN in builds else {}
     shown = [
@@ -218,7 +217,8 @@ def _describe(found: _Checkup) -> JsonObject:
                 "tested": upstream.tested,
                 "would_change": _upstream.would_change(upstream, candidate.upstream_version),
             }
-            for candidate, upstream in _wrapped(found.candidates)
+            for candidate in found.candidates
+            if (info := described(candidate)) and (upstream := info.upstream)
         ],
         "engines": engines(),
         "commands": [{key: getattr(command, key) for key in _COMMAND_KEYS} for command in commands],
@@ -228,14 +228,14 @@ def _describe(found: _Checkup) -> JsonObject:
             "config": found.config,
         },
         "candidates": [candidate_json(candidate) for candidate in sorted(shown, key=rank)],
-        "origins": origins(found.candidates),
+        "origins": [],
         "chosen": found.chosen,
         "operations": found.serving | {name: outcome["chosen"] for name, outcome in builds.items()},
         "builds": found.builds and {n: {key: o[key] for key in _NOT_BUILT} for n, o in builds.items()},
         "heavy_imports": {},
     }
-    faults = _faults(found, commands, facts["origins"])
-    return facts | {"findings": [{"problem": problem, "mend": command} for problem, command in faults]}
+    findings = [{"problem": problem, "mend": command} for problem, command in _faults(found, commands)]
+    return facts | {"findings": findings}
 
 
 # Work in new processes, which a plugin, an engine or torch may end, block or litter.
@@ -252,7 +252,7 @@ def build(names: Sequence[str], *, verbose: bool = False) -> tuple[str | None, d
     outcomes: dict[str, JsonObject] = {}
     while True:
         remaining = [name for name in names if name not in outcomes]
-        state, status = new_process.call_in_new_process(
+        state, status = call_in_new_process(
             f"{__name__}:report_builds", *remaining, timeout_seconds=BUILD_SECONDS, verbose=verbose
         )
         if state is None:
@@ -298,7 +298,7 @@ def report_builds(*names: str) -> None:
         return
     write()
     from tokendraw.calls.negotiator import warn_of
-    from tokendraw.providers.load import open_negotiator
+    from tokendraw.providers import open_negotiator
 
     log = terminal.StderrHandler()
     warnings.simplefilter("ignore", TokendrawWarning)  # a strict one is raised all the same
@@ -336,12 +336,11 @@ def report_builds(*names: str) -> None:
 
 
 def engines() -> list[JsonObject]:
-    """Ask the adapters in new processes, where engines are imported."""
     states = []
     for name, value in sorted({(each.name, each.entry_point) for each in declarations(ENTRY_POINT_GROUP)}):
-        state, status = new_process.call_in_new_process(f"{__name__}:report_engine", name, value)
+        state, status = call_in_new_process(f"{__name__}:report_engine", name, value)
         if status is None:
-            state = f"asking {value!r} took more than {new_process.TIMEOUT_SECONDS} s"
+            state = f"asking {value!r} took more than {TIMEOUT_SECONDS} s"
         elif not isinstance(state, (dict, str)):
             state = f"asking {value!r} ended the process: exit status {status}"
         if isinstance(state, str):
@@ -372,46 +371,12 @@ def report_engine(name: str, value: str) -> None:
     os._exit(0)  # no thread or handler of an engine holds up the end, or prints another line
 
 
-# Versions and places.
-
-
-def _wrapped(candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Upstream]]:
-    """Yield the plugins with a library, and the requirements on it."""
-    for candidate in candidates:
-        if (info := described(candidate)) and info.upstream:
-            yield candidate, info.upstream
-
-
-def origins(candidates: Iterable[Candidate]) -> list[JsonObject]:
-    """Find the folders of the core and of plugins with tokendraw's own names, which any distribution can claim."""
-    core = Path(tokendraw.__file__).resolve().parent
-    checkout = core.parents[2] if core.parts[-3:] == ("core", "src", "tokendraw") else core
-    beside = checkout / "plugins", checkout / "engine_ops"
-    packages: list[JsonObject] = [{"name": "tokendraw", "path": printable(str(core)), "beside_core": True}]
-    for candidate in candidates:
-        if candidate.first_party:
-            package = candidate.entry_point.partition(":")[0].partition(".")[0].strip()
-            path = None
-            with contextlib.suppress(
-                ImportError, ValueError
-            ):  # no module's name, or a failed import's remains
-                if spec := importlib.util.find_spec(package):
-                    path = next(iter(spec.submodule_search_locations or ()), spec.origin)
-            place = Path(path).resolve() if path else None
-            is_beside = place is not None and (
-                place.parent == core.parent or any(map(place.is_relative_to, beside))
-            )
-            place_text = printable(str(place)) if place else ""
-            packages.append({"name": candidate.name, "path": place_text, "beside_core": is_beside})
-    return packages
-
-
 # Findings: each a problem, and the command that mends it if there is one. A plugin for other machines is none.
 
 _Findings: TypeAlias = Iterator[tuple[str, str | None]]
 
 
-def _faults(found: _Checkup, commands: Iterable[InstalledCommand], places: Sequence[JsonObject]) -> _Findings:
+def _faults(found: _Checkup, commands: Iterable[InstalledCommand]) -> _Findings:
     candidates, choice = found.candidates, found.choice
     for message in found.messages:
         yield message, None
@@ -422,24 +387,12 @@ def _faults(found: _Checkup, commands: Iterable[InstalledCommand], places: Seque
             yield f"'{candidate.name}' is {candidate.state}: {reason}. {advice}".rstrip(), command
     for candidate in candidates:
         yield from _of_builds(candidate, found.builds or {}, choice)
-    for problem in contradictions(candidates):
-        yield problem, None
     for each in commands:
         if each.reason is not None:
             yield f"The command {each.name!r} of {each.owner} cannot be used: {each.reason}.", None
-    core, *packages = places
-    for package in packages:
-        if package["path"] and not package["beside_core"]:
-            problem = (
-                f"'{package['name']}' goes by the name of tokendraw's own plugin and comes from "
-                f"'{package['path']}', while the core is '{core['path']}'. Uninstall it or take it off Python's path, "
-                "unless you put it there."
-            )
-            yield problem, None
 
 
 def _of_builds(candidate: Candidate, builds: Mapping[str, JsonObject], choice: Choice) -> _Findings:
-    """Find the reasons why a plugin could not be built, each with all operations that failed for it."""
     names_of: dict[tuple[str, bool], list[str]] = {}
     for operation, outcome in builds.items():
         if candidate.info is not None and (reason := outcome["rejections"].get(candidate.name)):
@@ -452,26 +405,8 @@ def _of_builds(candidate: Candidate, builds: Mapping[str, JsonObject], choice: C
         yield problem, _switch_off(candidate, choice)
 
 
-def contradictions(candidates: Iterable[Candidate]) -> Iterator[str]:
-    """Find where the files of an upstream contradict the table of releases of the plugin."""
-    for candidate, upstream in _wrapped(candidates):
-        installed = candidate.upstream_version
-        for operation in upstream.found:
-            if installed is not None and (
-                differing := _upstream.disagreement(upstream, installed, operation)
-            ):
-                yield (
-                    f"'{candidate.name}' knows that {upstream.distribution} {installed} {differing[0]}, and finds "
-                    f"in its files that it {differing[1]}. It goes by the files. Report it to "
-                    f"{author_of(candidate.name)}."
-                )
-
-
 def _remedy(candidate: Candidate, candidates: Sequence[Candidate], choice: Choice) -> tuple[str, str] | None:
-    """Find the command that repairs or removes a plugin, and the advice in front of it; None if nothing is wrong.
-
-    Of several claimants of a name only the first has a remedy, for all claimants.
-    """
+    """Find the command that repairs or removes a plugin, and the advice in front of it; None if nothing is wrong."""
     name, state, info = candidate.name, candidate.state, candidate.info
     if state is State.UNAVAILABLE and info is not None and info.upstream is not None:
         wanted = info.upstream, candidate.upstream_version
@@ -505,7 +440,6 @@ def _remedy(candidate: Candidate, candidates: Sequence[Candidate], choice: Choic
 
 
 def _install(reason: str) -> str:
-    """Write what to do about a missing module; "" if no module is missing."""
     match = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", reason)
     return f"Install what has the module {match[1]!r}." if match else ""
 
@@ -520,7 +454,6 @@ def _upgrade(distribution: str) -> str:
 
 
 def _print(host: Host, facts: JsonObject) -> None:
-    """Print the facts as tables, findings and a verdict."""
     settings = {"device": str(host), "configuration": facts["settings"]["config"] or "no file"}
     top = {name: facts[name] for name in ("tokendraw", "python", "platform")}
     print_table(("", ""), list((top | settings | facts["settings"]["variables"]).items()))
@@ -549,10 +482,6 @@ def _print(host: Host, facts: JsonObject) -> None:
         header = ("name", "who would serve") if builds is None else ("name", "who serves", "building")
         rows = [(name, plugin or "no sampler", *_built(name, builds)) for name, plugin in serving.items()]
         section("operations", header, rows)
-    print_heading("origins")
-    width = max(len(origin["name"]) for origin in facts["origins"])
-    for origin in facts["origins"]:
-        click.echo(f"  {origin['name']:{width}}  {origin['path'] or 'nowhere'}")  # on one line, to be copied
     print_heading("findings")
     for number, finding in enumerate(facts["findings"], start=1):
         print_table(("", ""), [(f"{number}.", finding["problem"])], indent=2)

@@ -29,27 +29,20 @@ import click
 
 from tokendraw import operations
 from tokendraw._torch.importing import require_torch
-from tokendraw.backends.description.capabilities import (
-    FILTER_ORDERS,
-    INPUT_DTYPES,
-    GumbelDtype,
-    LogprobsMode,
-    Need,
-)
+from tokendraw.backends.description import FILTER_ORDERS, INPUT_DTYPES, GumbelDtype, LogprobsMode, Need
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.negotiation import JsonObject, resolution_json
 from tokendraw.cli.terminal import print_json, print_table, progress
-from tokendraw.errors.exceptions import TokendrawError
-from tokendraw.errors.formatting import all_of, how_to_install, nearest, one_of
+from tokendraw.errors import TokendrawError, all_of, how_to_install, nearest, one_of
 from tokendraw.output import SamplerOutput
 from tokendraw.parameters.params import SamplingParams
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tokendraw.providers.sampler import Sampler
+    from tokendraw.operations.row_methods import Sampler
 
 _last_options = options.all_of_options(
     options.selection_options,
@@ -117,18 +110,17 @@ filters_option = click.option(
 
 def load(sampler: str | None, device: str | None, need: Need) -> Sampler:
     """Load the sampler chosen by the options, as :func:`tokendraw.load_sampler` does."""
-    from tokendraw.providers.load import open_negotiator
+    from tokendraw.providers import open_negotiator
 
     settings = _settings.read_settings()
     negotiator, discovery = open_negotiator(settings, settings.choice(sampler, options.SAMPLER), device, need)
     negotiator.select(operations.find_operation("sample"), discovery)
-    from tokendraw.providers.sampler import Sampler
+    from tokendraw.operations.row_methods import Sampler
 
     return Sampler(negotiator)
 
 
 def sampler_json(sampler: Sampler) -> JsonObject:
-    """Return the keys ``sampler`` (its name), ``device`` and ``resolution``."""
     resolution = resolution_json(sampler.resolution)
     return {"sampler": sampler.name, "device": str(sampler.device), "resolution": resolution}
 
@@ -152,12 +144,6 @@ def drawn_by(sampler: Sampler) -> str:
 # The logits in a file.
 
 ENDINGS = (".npy", ".safetensors")
-_REMOVED = {
-    ".npz": "numpy.save each array as .npy",
-    ".pt": "save the tensor with safetensors.torch.save_file",
-    ".pth": "save the tensor with safetensors.torch.save_file",
-}
-"""What to do in place of formats of the last release, whose readers unpickle or unzip."""
 _NAMES_SHOWN = 8
 
 
@@ -185,17 +171,11 @@ def _check_ending(path: Path) -> None:
         raise LogitsFileError(f"'{path}' needs to be a file, found {content}. Check the path.")
     if ending not in ENDINGS:
         content = f"the ending '{path.suffix}'" if ending else "no ending"
-        instead = f": {_REMOVED[ending]}" if ending in _REMOVED else ""
-        raise LogitsFileError(
-            f"'{path}' needs the ending {one_of(ENDINGS)}, found {content}. Convert it{instead}."
-        )
+        raise LogitsFileError(f"'{path}' needs the ending {one_of(ENDINGS)}, found {content}. Convert it.")
 
 
 def read_logits(path: Path, tensor: str | None = None) -> LogitsFile:
-    """Read the logits in ``path``, a .npy or .safetensors file, or ``-`` for one on standard input.
-
-    :raises LogitsFileError: it holds none.
-    """
+    """Read the logits in ``path``, a .npy or .safetensors file, or ``-`` for one on standard input."""
     is_pipe = path == Path("-")
     if not is_pipe:
         _check_ending(path)
@@ -216,7 +196,6 @@ def read_logits(path: Path, tensor: str | None = None) -> LogitsFile:
 
 
 def _read(name: str, path: Path, ending: str, tensor: str | None) -> LogitsFile:
-    """Read a file, and name the file in every refusal."""
     try:
         if ending == ".npy":
             values = _read_npy(path, tensor)
@@ -282,7 +261,7 @@ def _library(name: str) -> Any:
 
 def _rows(values: Tensor, tensor: str | None) -> LogitsFile:
     """Check shape and dtype, and lay out the rows; +inf wins every draw, so float64 has to fit float32."""
-    shape, dtype = list(values.shape), _name(values.dtype)
+    shape, dtype = list(values.shape), str(values.dtype).removeprefix("torch.")
     if dtype not in (*INPUT_DTYPES, "float64"):
         raise LogitsFileError(
             f"needs {one_of(INPUT_DTYPES)} values, found {dtype}. Save the logits as one of these."
@@ -301,10 +280,6 @@ def _rows(values: Tensor, tensor: str | None) -> LogitsFile:
             raise LogitsFileError(f"needs values within float32, found {found}. Scale the logits.")
         rows = rows.float()
     return LogitsFile(rows, tensor, dtype)
-
-
-def _name(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 @click.command(cls=GuardedCommand, short_help="Draw tokens for the logits in a file.")
@@ -367,7 +342,7 @@ def sample(
             logprobs_mode=logprobs_mode,
             filter_orders=(params.filter_order,),
             gumbel_dtype=gumbel_dtype,
-            dtype=_name(source.logits.dtype),
+            dtype=str(source.logits.dtype).removeprefix("torch."),
             vocab_size=vocab_size,
         )
         drawer = load(sampler, device, need)
@@ -439,7 +414,6 @@ _UNKNOWN = -1
 _ORDER = 4
 """Number of words in the longest n-gram; all but the last are the history."""
 _DISCOUNT = 0.75
-_WHOLE = "Leave it out: the text is printed when all of it is drawn"
 # A token has the space before it. A word keeps what belongs to it: built-in, sys.path, f(x), a[i], don't.
 _TOKEN = re.compile(r"\n\n| ?\w+(?:[-'\u2019./]\w+)*(?:\([^\s()]*\)|\[[^\s\[\]]*\])?| ?[^\w\s]")
 _SENTENCES = re.compile(r"[A-Z](?!.*(?:::=|>>>|---|===))(?:\S+ ){5,}.*[.:)]")
@@ -447,10 +421,7 @@ _MARK_UP = re.compile(r'["“”]|\*+(?=\w)|(?<=\w)\*+')
 
 
 def documentation() -> list[str]:
-    """Return the paragraphs of prose behind ``help()``, each once and on one line, without mark-up.
-
-    :raises TokendrawError: this Python was installed without its help pages.
-    """
+    """Return the paragraphs of prose behind ``help()``, each once and on one line, without mark-up."""
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
@@ -487,10 +458,7 @@ class DemoModel:
                 self._counts[tuple(ids[start:end])][word] += 1
 
     def write(self, prompt: str, params: SamplingParams, count: int) -> tuple[list[int], str]:
-        """Continue ``prompt`` by ``count`` words; return their ids and text, without the prompt.
-
-        The position of a draw is the index of the token before it.
-        """
+        """Continue ``prompt`` by ``count`` words; return their ids and text, without the prompt."""
         from tokendraw._torch.threads import one_thread
         from tokendraw.parameters.metadata import SamplingMetadata
 
@@ -535,11 +503,6 @@ class DemoModel:
     "-n", "--tokens", type=click.IntRange(min=1), default=80, show_default=True, help="How many to draw."
 )
 @filters_option
-@options.removed_option("--compare", "Run it once for each setting, with the same --seed", is_flag=True)
-@options.removed_option("--stream", _WHOLE, is_flag=True)
-@options.removed_option("--no-stream", _WHOLE, is_flag=True)
-@options.removed_option("--samplers", "Name the filters, and the order by --filter-order")
-@options.removed_option("--show-chain", "tokendraw.kept_ids lists what a row keeps", is_flag=True)
 @options.gumbel_dtype_option
 @_last_options
 def generate(

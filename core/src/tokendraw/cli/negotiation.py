@@ -1,7 +1,6 @@
 """``tokendraw list``, ``show`` and ``resolve``: what is installed and what is chosen, as JSON and in words.
 
 In JSON, tuples become lists, versions of hardware become ``"9.0"``, and what is unknown or does not apply is null.
-Keys are only ever added, because scripts read them.
 
 ``list``: ``candidates``, each as in :func:`candidate_json`; ``filters``, each with the fields of
 :class:`tokendraw.filters.InstalledFilter`; ``operations``, each with those but ``moments`` and ``summary``.
@@ -25,15 +24,9 @@ from click.core import ParameterSource
 
 import tokendraw
 from tokendraw import operations
-from tokendraw.backends.description.capabilities import (
-    FILTER_ORDERS,
-    INPUT_DTYPES,
-    Host,
-    HostCapabilities,
-    HostNeed,
-)
-from tokendraw.backends.description.declared import read_field
-from tokendraw.backends.description.plugin_info import API_VERSION, PluginInfo, Upstream
+from tokendraw import providers as _providers
+from tokendraw.backends.declared import read_field
+from tokendraw.backends.description import API_VERSION, Host, HostCapabilities, HostNeed, PluginInfo, Upstream
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.discovery.settings import Settings
 from tokendraw.backends.resolution.candidate import Candidate, Decision, Resolution, State
@@ -42,10 +35,15 @@ from tokendraw.backends.resolution.upstream import disagreement, row_in_force
 from tokendraw.cli import options
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand, in_options, warn
 from tokendraw.cli.terminal import plugins_at_work, print_heading, print_json, print_table
-from tokendraw.errors.exceptions import InvalidParameterError, SamplerUnavailableError, TokendrawError
-from tokendraw.errors.formatting import all_of, dotted, nearest
+from tokendraw.errors import (
+    InvalidParameterError,
+    SamplerUnavailableError,
+    TokendrawError,
+    all_of,
+    dotted,
+    nearest,
+)
 from tokendraw.filters.installed import InstalledFilter, installed_filters
-from tokendraw.providers import resolve as _resolve
 
 JsonObject = dict[str, Any]
 
@@ -56,7 +54,6 @@ def described(candidate: Candidate) -> PluginInfo | None:
 
 
 def rank(candidate: Candidate) -> tuple[bool, int, str]:
-    """Sort key: available candidates first, then by priority and name."""
     return candidate.state is not State.AVAILABLE, -candidate.priority, candidate.name
 
 
@@ -221,7 +218,7 @@ _Plugin: TypeAlias = Mapping[str, Candidate]
 def show(name: str, as_json: bool) -> None:
     """Show everything about the sampler or the filter NAME: origin, state, and capabilities or moments."""
     with plugins_at_work():
-        by_operation = _resolve.discover_all()
+        by_operation = _providers.discover_all()
     plugins = [dict(zip(by_operation, c, strict=True)) for c in zip(*by_operation.values(), strict=True)]
     claimants = sorted((p for p in plugins if _main(p).name == name), key=lambda p: rank(_main(p)))
     known = () if claimants else installed_filters()
@@ -355,34 +352,7 @@ def _value_in_words(name: str, value: Any) -> str:
 @options.operation_option
 @options.selection_options
 @options.logprobs_mode_option
-@click.option(
-    "--filter-order",
-    "filter_orders",
-    type=click.Choice(FILTER_ORDERS),
-    multiple=True,
-    default=("top_k_first",),
-    show_default=True,
-    help="An order in use; may be given for each.",
-)
 @options.gumbel_dtype_option
-@click.option("--dtype", type=click.Choice(INPUT_DTYPES), help="Of the logits, if known.")
-@click.option("--vocab-size", type=click.IntRange(min=1), help="If known.")
-@click.option(
-    "--seeding", type=click.Choice(("none", "launch", "counter")), default="none", show_default=True
-)
-@click.option(
-    "--tie-rule",
-    type=click.Choice(("value", "exact_k", "either")),
-    help="Default: the sampler's own; either: it may change from batch to batch.",
-)
-@click.option("--valid-flag", is_flag=True, help="Need rows with NaN to be told from others.")
-@click.option("--graph-safe", is_flag=True, help="Need calls that a CUDA graph can capture.")
-@click.option("--sync-free", is_flag=True, help="Need calls that do not wait for the device.")
-@click.option("--threshold", is_flag=True, help="Need the least kept logit of each row.")
-@click.option("--batch-invariant", is_flag=True, help="Need the same token in any batch.")
-@options.removed_option(
-    "--vocab-parallel", "Gather the logits of the ranks and draw from whole rows", is_flag=True
-)
 @click.option(
     "--need",
     "assignments",
@@ -392,14 +362,17 @@ def _value_in_words(name: str, value: Any) -> str:
 )
 @options.verbose_option
 @options.json_option
+@click.pass_context
 def resolve(
+    ctx: click.Context,
+    /,
     explain: bool,
     operation: str,
     sampler: str | None,
     device: str | None,
     as_json: bool,
     assignments: tuple[str, ...],
-    **need: Any,
+    **need: str,
 ) -> None:
     """Print the name of the sampler that is chosen here. No plugin is built: whether that works is not tried.
 
@@ -410,11 +383,12 @@ def resolve(
     """
     settings = _settings.read_settings()
     in_force = settings_in_force(settings)
-    about = operations.find_operation(operation)
+    about, source_of = operations.find_operation(operation), ctx.get_parameter_source
+    given = [f"{name}={v}" for name, v in need.items() if source_of(name) is ParameterSource.COMMANDLINE]
     try:
         with plugins_at_work():
             resolution = tokendraw.resolve(
-                need=_need(operation, need, assignments),
+                need=_need(about.need, (*given, *assignments)),
                 choice=settings.choice(sampler, options.SAMPLER, binds=operations.is_own(about)),
                 operation=operation,
                 device=device,
@@ -423,7 +397,7 @@ def resolve(
         if as_json:
             decisions = [asdict(decision) for decision in error.decisions]
             facts = {"operation": operation, "chosen": None, "decisions": decisions}
-            message = in_options(str(error), click.get_current_context().command)
+            message = in_options(str(error), ctx.command)
             print_json({**facts, "settings": in_force, "error": message})
         elif explain:
             click.echo(f"{operation}: no sampler")
@@ -443,34 +417,20 @@ def resolve(
         click.echo(resolution.chosen)
 
 
-def _need(operation: str, values: dict[str, Any], assignments: tuple[str, ...]) -> HostNeed:
-    """Make the need of an operation.
-
-    :param assignments: fields with their values, ``FIELD=VALUE``.
-    :raises UsageError: something was given that is no part of it, or twice.
-    """
-    ctx, declared = click.get_current_context(), operations.find_operation(operation).need
-    field_names = {field.name for field in fields(declared)}
-    assigned_names = {
-        name for name in values if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
-    }
-    for parameter in ctx.command.params:
-        if parameter.name in assigned_names - field_names:
-            raise click.UsageError(
-                f"'{parameter.opts[0]}' is no part of what {operation!r} may need. Leave it out."
-            )
+def _need(declared: type[HostNeed], assignments: Iterable[str]) -> HostNeed:
+    """Make a need of ``FIELD=VALUE``; refuse what is no part of it, or given twice."""
+    values: dict[str, Any] = {}
     for text in assignments:
         name, equals, value = text.partition("=")
         if not equals:
             raise click.UsageError(f"'--need' needs FIELD=VALUE, found {text!r}. Pass --need {name}=VALUE.")
-        if name in assigned_names:
+        if name in values:
             raise click.UsageError(f"'--need' needs each field once, found {name!r} twice. Leave one out.")
-        assigned_names.add(name)
         try:
             values[name] = read_field(declared, name, value)
         except InvalidParameterError as error:
             raise click.UsageError(str(error)) from error
-    return declared(**{name: value for name, value in values.items() if name in field_names})
+    return declared(**values)
 
 
 _Rows: TypeAlias = Sequence[tuple[str, ...]]

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import click
 
 from tokendraw import operations
-from tokendraw.backends.description.capabilities import GUMBEL_DTYPES, LOGPROBS_MODES
+from tokendraw.backends.description import GUMBEL_DTYPES, LOGPROBS_MODES
 from tokendraw.backends.discovery.entry_points import find_entry_points
 from tokendraw.cli.terminal import start_verbose
-from tokendraw.errors.exceptions import InvalidParameterError
+from tokendraw.errors import InvalidParameterError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -45,7 +45,6 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def has_printed_json() -> bool:
-    """Tell whether the running command has printed its JSON object."""
     context = click.get_current_context(silent=True)
     return context is not None and _HAS_JSON in context.meta
 
@@ -70,7 +69,6 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, indent:
 
 
 def print_heading(title: str, more: str = "") -> None:
-    """Print the heading of a section, of which the title is bold."""
     click.echo(f"\n{click.style(title, bold=True)}{more}")
 
 
@@ -87,7 +85,6 @@ def print_lines(table: Table, *, indent: int = 0) -> None:
 
 
 def on_terminal() -> bool:
-    """Tell whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
@@ -160,10 +157,7 @@ def _console_on_stderr() -> Iterator[Console]:
 
 @contextlib.contextmanager
 def _lines_on_stderr(line: Callable[[int], str]) -> Iterator[None]:
-    """Print a line every :data:`SECONDS_PER_LINE`, as a sign of life in a log.
-
-    :param line: writes it, for the seconds since the work began.
-    """
+    """Print a line every :data:`SECONDS_PER_LINE`, as a sign of life in a log."""
     start, is_over = time.monotonic(), threading.Event()
 
     def write() -> None:
@@ -197,13 +191,11 @@ def start_verbose(ctx: click.Context, param: click.Parameter, value: bool) -> No
 
 
 def is_verbose(ctx: click.Context) -> bool:
-    """Whether ``--verbose`` was given."""
     return _VERBOSE in ctx.meta
 
 
 @contextlib.contextmanager
 def logged_by(handler: logging.Handler) -> Iterator[None]:
-    """Pass tokendraw's whole log to a handler."""
     level = _log.level
     _log.addHandler(handler)
     _log.setLevel(logging.DEBUG)
@@ -225,7 +217,6 @@ class StderrHandler(logging.Handler):
         self._printed: set[object] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record on its own lines, above a line of progress."""
         text = self.format(record)
         causes: set[object] = {text}
         error = record.exc_info[1] if record.exc_info else None

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
-from tokendraw.backends.description.capabilities import INPUT_DTYPES, HostCapabilities, HostNeed
-from tokendraw.backends.description.declared import among, at_least, some_of
-from tokendraw.backends.description.operation import Operation, Requirement
+from tokendraw.backends.declared import among, at_least, some_of
+from tokendraw.backends.description import INPUT_DTYPES, HostCapabilities, HostNeed, Operation, Requirement
 from tokendraw.backends.resolution import checks
-from tokendraw.calls.row_requirements import VOCABULARY
+from tokendraw.calls.call import VOCABULARY
 from tokendraw.parameters.edits import BASIC_EDITS, EDITS, Edit
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class LogitsProcessorBackend(Protocol):
     """The processor returned by ``tokendraw_build`` for ``process_logits``.
 
     A processor may have a second method, ``append(tables, row_index, token_ids)``, which serves
-    :meth:`tokendraw.RequestSlots.append` in place of about 15 operations of torch once the processor has been called
+    :meth:`tokendraw.RequestSlots.append` in place of about 20 operations of torch once the processor has been called
     with these slots. It appends the tokens [B] or [B, K] integer of the rows to ``history`` and ``distinct``, in their
     order, and raises ``num_tokens``, ``num_distinct`` and ``counts``; it waits for nothing. ``row_index`` [B] integer
     names each slot at most once. Left out are rows whose slot is out of range, and tokens that are negative, no int32
@@ -86,12 +85,9 @@ class LogitsProcessorBackend(Protocol):
         too, of length m >= ``allowed_length``: see docs/logits-processing.md. At the end x is rounded to the dtype of
         the logits. Ids that nobody edits keep their bits, -inf stays -inf and NaN stays NaN, unless it is forbidden.
 
-        :param logits: [R, V] float32, bfloat16 or float16 with R and V from 1, ids of a row one behind the other, any
-            row stride from V.
-        :param slots: ``slots.tables`` holds what the requests ask for; ``slots.facts`` says on the host which edits may
-            occur at all. Not to be modified.
-        :param row_index: [R] integer, with drafts [B]: the slot of each row, or request. One outside [0, S) asks for
-            nothing.
+        :param logits: [R, V] float32, bfloat16 or float16, R and V from 1; ids lie dense, rows at any stride from V.
+        :param slots: ``slots.tables`` holds what requests ask for, ``slots.facts`` what may occur at all. Not modified.
+        :param row_index: [R] integer, with drafts [B]: the slot of each row, or request; one outside [0, S): no edit.
         :param bitmask: [R, ceil(V / 32)] int32, any row stride: bit i % 32 of word i // 32 is set where id i is
             allowed. It holds for every row, whatever its slot. Bits from V on mean nothing.
         :param drafts: the rows are those of a verification. Row j of request b counts the history in slot

@@ -20,15 +20,13 @@ from tokendraw._torch.tensors import (
 )
 from tokendraw._torch.untraced import untraced
 from tokendraw.calls.call import Call, OutputCheck, check_type, wrong_object
-from tokendraw.calls.dispatch import dispatch
-from tokendraw.calls.provider import Provider
+from tokendraw.calls.dispatch import Provider, dispatch
 from tokendraw.calls.rows import check_logits
 from tokendraw.calls.warmup import Batches, checked_choices, checked_integer, warm_up
 from tokendraw.edits import OPERATION, LogitsProcessorBackend, ProcessCapabilities, ProcessNeed
 from tokendraw.edits.slots import RequestSlots
 from tokendraw.edits.tables import ONE_OUTPUT, RequestTables
-from tokendraw.errors.exceptions import InvalidInputError, PluginError
-from tokendraw.errors.formatting import type_name
+from tokendraw.errors import InvalidInputError, PluginError, type_name
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.edits import Edit
 from tokendraw.parameters.fields import integers
@@ -126,7 +124,6 @@ class Process(Call):
 
     @property
     def vocab_size(self) -> int:
-        """V, which a requirement looks at."""
         return self.logits.shape[1]
 
     @property
@@ -167,7 +164,6 @@ def _check_logits(logits: Tensor, device: torch.device) -> None:
 
 
 def _check_bitmask(bitmask: Tensor, logits: Tensor) -> None:
-    """Refuse anything but a mask [R, ceil(V / 32)] of int32."""
     check_plain("bitmask", bitmask, "Pass a tensor of int32 words, or None.")
     rows, vocab_size = logits.shape
     words = -(-vocab_size // 32)
@@ -199,8 +195,7 @@ _EDITS: dict[Edit, tuple[dict[str, Any], dict[int, float]]] = {
     "penalty_last_n": ({"penalty_last_n": 1}, {}),
     "dry_multiplier": ({"dry_multiplier": 0.25, "dry_allowed_length": 0}, {0: -0.25, 1: -0.25}),
 }
-"""Fields of the request in the proof for each edit, and the changes of the logits of 8. A thinking budget is that of a
-second request."""
+"""Fields of the proof's request for each edit, and the changes of logits of 8; a second one has a thinking budget."""
 _FORCED_ID = 39
 """In the proof, the id that a spent thinking budget forces; a bitmask forbids it."""
 
@@ -248,18 +243,13 @@ class LogitsProcessor(Provider):
     ) -> float:
         """Edit made-up logits, so that no request waits for a kernel to be compiled or loaded.
 
-        :param vocab_size: V of the logits to come.
-        :param dtypes: of the logits to come.
+        The other parameters, what is returned and raised are those of :meth:`tokendraw.Sampler.warmup`.
+
         :param batch_sizes: numbers of rows; with drafts numbers of requests, of K + 1 rows each. Beside the largest
             logits, slots for as many requests are allocated: 4 bytes for each request and id.
-        :param row_stride: of the logits in elements, where their rows are padded; None: V.
         :param index_dtypes: of ``row_index``, and of the ids and ``cu_num_logits`` of drafts, in every combination:
             int64 or int32. Name those alone that come where kernels take long to compile.
         :param bitmask: whether bitmasks may come.
-        :param max_drafts: K, the most drafts that a request may have; None: no verification is edited.
-        :param progress: whether a line on stderr shows the progress; None: if stderr is a terminal.
-        :returns: the duration in seconds; 0.0 on a CPU.
-        :raises InvalidInputError: a ValueError that names the argument; or a CUDA graph is being captured.
         """
         batches = Batches(
             self.device, vocab_size, dtypes=dtypes, batch_sizes=batch_sizes, row_stride=row_stride
@@ -278,14 +268,7 @@ def prove(
     device: torch.device,
     need: ProcessNeed,
 ) -> None:
-    """Edit a row of 40 logits of 8, for a request with prompt 0 and output 1, with a bitmask of two words.
-
-    A second row is that of a request with a spent thinking budget, where these are advertised.
-    Of all edits those that are advertised are asked for. A backend that appends tokens then appends 1, 3 and 5, and has
-    no room for the last.
-
-    :raises PluginError: the logits, or the history, are not what they have to be.
-    """
+    """Edit a row of 40 logits of 8, for a request with prompt 0 and output 1, with a bitmask of two words."""
     edits = {*capabilities.edits}
     dtype = getattr(torch, need.dtype or (*capabilities.dtypes, "float32")[0])
     slots = RequestSlots(num_slots=2, max_tokens=4, vocab_size=_VOCAB_SIZE, device=device)
@@ -325,10 +308,7 @@ def prove(
 
 
 def _prove_append(append: Any, tables: RequestTables, device: torch.device) -> None:
-    """Append tokens to slot 1, whose history is 0, 1 of at most 4; the other row has no slot.
-
-    :raises PluginError: the tables are not what they have to be.
-    """
+    """Append tokens to slot 1, whose history is 0, 1 of at most 4; the other row has no slot."""
     counts = tables.counts & (ONE_OUTPUT - 1)
     counts[1, 1], counts[1, 3] = counts[1, 1] + 2 * ONE_OUTPUT, counts[1, 3] + ONE_OUTPUT
     append(tables, _int64([1, 2], device), _int64([[1, 3, 5]] * 2, device))

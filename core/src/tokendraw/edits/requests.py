@@ -1,22 +1,39 @@
-"""Checks a request for a slot, reads its token ids, and counts the requests in the slots by kind and edits."""
+"""The life of a request in a slot: its checks and counts, its upload, the tokens of steps, and its removal.
+
+Nothing here waits for the device, but :meth:`Room.take_exactly`.
+"""
 
 from __future__ import annotations
 
-import marshal
+import contextlib
 import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensors import INTEGERS, check_integers, check_vector, is_plain
+from tokendraw._torch.tensors import check_integers, check_vector, uploaded_vectors
 from tokendraw._torch.threads import one_thread
-from tokendraw.edits.tables import FACT_OF_EDIT, GIVEN_IDS, EditFacts, SlotSizes
-from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import type_name
+from tokendraw.edits.tables import (
+    ENDS_BAD_WORD,
+    FACT_OF_EDIT,
+    GIVEN_IDS,
+    HAS_BIAS,
+    IN_PROMPT,
+    IS_STOP,
+    OCCURRENCES,
+    ONE_OUTPUT,
+    VALUES_AT_REST,
+    EditFacts,
+    SlotSizes,
+    SlotTensors,
+    columns_of,
+)
+from tokendraw.errors import InvalidParameterError, type_name
 from tokendraw.parameters.batch_facts import BatchFacts, RowKind, row_kinds
 from tokendraw.parameters.edits import EDITS, LARGEST_INT32, NO_EDITS, CheckedEdits, Edit, check_edits
 from tokendraw.parameters.fields import FILTER_PREFIX, each, integers
@@ -31,13 +48,11 @@ class SlotRequest(NamedTuple):
     kind: RowKind
     edits: CheckedEdits
     edit_names: tuple[Edit, ...]
-    """Names of the edits in effect."""
     families: frozenset[str]
     """Families of its lists, see :class:`tokendraw.edits.tables.ListTable`; none where it has nothing but numbers."""
 
 
 def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRequest:
-    """Check the parameters of a request."""
     owner = f"slot {slot}"
     if not isinstance(params, SamplingParams):
         raise InvalidParameterError(
@@ -52,7 +67,7 @@ def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRe
         families.append(GIVEN_IDS)
     edits, names = NO_EDITS, NO_EDITS.names
     if params.may_edit:
-        edits = check_edits(params, owner, sizes.vocab_size, read_allowed=read_ids)
+        edits = check_edits(params, owner, sizes.vocab_size)
         names = edits.names
         longest = max(map(len, edits.bad_words), default=0)
         marks = max(len(edits.thinking_start), len(edits.thinking_end))
@@ -84,14 +99,12 @@ class TokenHistory(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in prompt and output."""
         return self.prompt.shape[0] + self.output.shape[0]
 
 
 def check_history(
     slot: int, prompt: Iterable[int] | Tensor, output: Iterable[int] | Tensor, sizes: SlotSizes
 ) -> TokenHistory:
-    """Return the tokens of a request."""
     owner, most = f"slot {slot}", sizes.max_tokens
     tokens = TokenHistory(
         read_tokens("prompt_token_ids", prompt, owner), read_tokens("output_token_ids", output, owner)
@@ -112,14 +125,11 @@ class Population:
 
     def __init__(self) -> None:
         self.requests: dict[int, SlotRequest] = {}
-        self.slots: set[int] = set()
-        """Those with a request, once more: 256 are looked up at once."""
         self._kinds: Counter[RowKind] = Counter()
         self._edits: Counter[Edit] = Counter()
         self._facts: BatchFacts | None = None
         self._most_given_ids: int | None = None
         self.edits: tuple[Edit, ...] = ()
-        """Names of the edits of any request."""
         self.edit_facts = EditFacts.of(self.edits)
 
     @property
@@ -131,21 +141,16 @@ class Population:
 
     @property
     def most_given_ids(self) -> int:
-        """The most ids of which a request asks for the log-probabilities."""
         if self._most_given_ids is None:
             counts = (len(request.params[GIVEN_IDS]) for request in self.requests.values())
             self._most_given_ids = max(counts, default=0)
         return self._most_given_ids
 
     def add(self, slot: int, request: SlotRequest) -> None:
-        """Count a request."""
         self.requests[slot] = request
-        self.slots.add(slot)
         self._count(request, 1)
 
     def remove(self, slot: int) -> None:
-        """Stop counting a request."""
-        self.slots.remove(slot)
         self._count(self.requests.pop(slot), -1)
 
     def _count(self, request: SlotRequest, by: int) -> None:
@@ -167,53 +172,25 @@ class Population:
 
 
 NO_IDS = torch.empty(0, dtype=torch.int64, device="cpu")
-_LONG_LIST_IDS = 512
-_MARSHAL_VERSION = 2  # the last without references to earlier objects
-_MARSHAL_HEADER = 5
-_MARSHAL_INT = b"i"
-_MARSHAL_INT_BYTES = 5
 
 
-def read_tokens(name: str, tokens: Iterable[int] | Tensor, owner: str) -> Tensor:
-    """Return the tokens of a history as [n] int64.
-
-    :param owner: the request in words, for the message.
-    :raises InvalidParameterError: an entry is no integer.
-    :raises InvalidInputError: a tensor of another form.
-    """
+def read_tokens(name: str, tokens: Any, owner: str) -> Tensor:
+    """Return the tokens of a history as [n] int64; an int that is no int32 has no id either way."""
     if isinstance(tokens, Tensor):
         check_vector(name, tokens)
         check_integers(name, tokens)
         return tokens.to("cpu", torch.int64)
-    if type(tokens) is tuple and not tokens:
-        return NO_IDS
-    values = _sequence(name, tokens, owner)
-    ids = _integers(values)
-    if ids is not None:
-        return ids
+    values = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+    if not isinstance(values, (list, tuple)):
+        values = list(each(name, values, "integers", owner))
+    if {*map(type, values)} <= {int}:
+        with contextlib.suppress(OverflowError):
+            return host_ids(values)
     numbers = integers(name, values, -math.inf, math.inf, "integers", row=owner)
     return host_ids([max(-1, min(number, LARGEST_INT32 + 1)) for number in numbers])
 
 
-def read_ids(field: str, ids: Iterable[int] | None, owner: str, vocab_size: int) -> Tensor:
-    """Return token ids of a parameter as [n] int64, nothing for None.
-
-    :param owner: the request in words, for the message.
-    :raises InvalidParameterError: an entry is no integer in [0, V).
-    """
-    if ids is None:
-        return NO_IDS
-    values = _sequence(field, ids, owner)
-    with one_thread():
-        fast_ids = _integers(values)
-        if fast_ids is not None and are_within(fast_ids, 0, vocab_size - 1):
-            return fast_ids
-    needed = f"token ids in [0, {vocab_size})"
-    return host_ids(integers(field, values, 0, vocab_size - 1, needed, row=owner))
-
-
 def are_within(ids: Tensor, least: int, largest: int) -> bool:
-    """Whether all ids [n] on the host are in [least, largest]."""
     if not ids.shape[0]:
         return True
     first, last = ids.aminmax()
@@ -221,41 +198,301 @@ def are_within(ids: Tensor, least: int, largest: int) -> bool:
 
 
 def host_ids(values: Sequence[int]) -> Tensor:
-    """Return ints of Python as [n] int64."""
     return torch.frombuffer(array("q", values), dtype=torch.int64) if values else NO_IDS
 
 
-def _sequence(name: str, values: Iterable[Any], owner: str) -> Sequence[Any]:
-    if isinstance(values, (list, tuple, Tensor)) or hasattr(values, "__array_interface__"):
-        return values  # type: ignore[return-value]
-    return list(each(name, values, "integers", owner))
+# A request goes to its slot in a single upload, and leaves no trace.
 
 
-def _integers(values: Sequence[Any] | Tensor) -> Tensor | None:
-    """Return integers as [n] int64, or None: a value is of another type, or too large."""
-    try:
-        if not isinstance(values, (list, tuple)):
-            if not isinstance(values, Tensor):  # an array, of its own dtype
-                values = torch.tensor(values, dtype=None, device="cpu")
-            is_vector = is_plain(values) and values.dim() == 1 and values.dtype in INTEGERS
-            return values.to("cpu", torch.int64) if is_vector else None
-        if len(values) >= _LONG_LIST_IDS:
-            return _of_long_list(values)
-        return host_ids(values) if {*map(type, values)} <= {int} else None
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        return None
+class Occurrences(NamedTuple):
+    """The ids that a new request names."""
+
+    distinct: Tensor
+    """[n] int32: ids in [0, V) of prompt and output, each once."""
+    counts: Tensor | None
+    """[m] int32: the entry of ``RequestTables.counts`` for each of ``flagged``; None: all are ``IN_PROMPT``."""
+    flagged: Tensor | None
+    """[m] int32: the ids of ``distinct`` and of edits, each once; None: the former alone."""
 
 
-def _of_long_list(values: Any) -> Tensor | None:
-    """Read a list through marshal, which writes each int32 as a tag and four bytes in a single pass.
+class PackedRequest(NamedTuple):
+    """A request on the device of the slots, in int32."""
 
-    Where every fifth byte is the tag, each value is an int: the type of a value is seen from the tag in front of it.
+    column: Tensor
+    """The small parameters, packed."""
+    tokens: Tensor
+    """[2 * n]: ``history`` and ``distinct``, with 0 behind it."""
+    num_distinct: int
+    lists: dict[str, Tensor]
+    """The vectors of :class:`Occurrences` and of ``SlotTensors.lists``, none of them empty, by name."""
+
+
+class SlotWriter:
+    """Uploads requests, each at once, writes them to their slots, and removes them again."""
+
+    @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
+    def __init__(self, sizes: SlotSizes, state: SlotTensors) -> None:
+        """Allocate scratch on the host: 4 bytes for each id of the vocabulary."""
+        self._sizes, self._state = sizes, state
+        self._place_of_id = torch.empty(sizes.vocab_size, dtype=torch.int32, device="cpu")
+        """[V]: a place of each id in the list at hand; undefined for ids that are not in that list."""
+
+    def uploaded(self, request: SlotRequest, tokens: TokenHistory) -> PackedRequest:
+        num_tokens, device = tokens.num_tokens, self._state.device
+        with one_thread():
+            stored, in_vocabulary = self._without_placeholders(tokens)
+            ids = self._occurrences(request.edits, in_vocabulary)
+            num_distinct = ids.distinct.shape[0]
+            pieces = [self._column(request, tokens, num_distinct)]
+            if num_tokens:
+                history = torch.cat(stored) if stored.output.shape[0] else stored.prompt
+                pieces += (history.to(torch.int32), ids.distinct)
+            if num_distinct < num_tokens:
+                pieces.append(_filled(num_tokens - num_distinct, 0))
+            vectors = {"counts": ids.counts, "flagged": ids.flagged}
+            lists = {name: vector for name, vector in vectors.items() if vector is not None}
+            if request.families:
+                lists |= self._lists(request)
+            words = uploaded_vectors([*pieces, *lists.values()], device)
+        sizes = self._state.parameters.num_words, 2 * num_tokens, *map(len, lists.values())
+        column, of_tokens, *parts = words.split_with_sizes(sizes)
+        return PackedRequest(column, of_tokens, num_distinct, dict(zip(lists, parts, strict=True)))
+
+    def write(self, slot: int, request: PackedRequest) -> None:
+        state, (column, tokens, num_distinct, lists) = self._state, request
+        num_tokens = len(tokens) // 2
+        state.parameters.write(slot, column.view(torch.uint8))
+        if num_tokens:
+            state.tokens.select(1, slot).narrow(1, 0, num_tokens).copy_(tokens.view(2, num_tokens))
+        counts, flagged = lists.pop("counts", None), lists.pop("flagged", None)
+        if num_distinct or flagged is not None:
+            state.tables.counts.select(0, slot).index_add_(
+                0,
+                tokens.narrow(0, num_tokens, num_distinct) if flagged is None else flagged,
+                state.in_prompt.expand(num_distinct) if counts is None else counts,
+            )
+        for name, piece in lists.items():
+            table = state.tensors[name]
+            row = table[slot] if table.dim() == 2 else table[slot].view(-1)
+            row[: piece.shape[0]].copy_(piece.view(table.dtype) if table.is_floating_point() else piece)
+
+    def clean(self, slot: int, request: SlotRequest) -> None:
+        """Remove all traces of a request from its slot, found by the request's lists of ids."""
+        state, tables, edits = self._state, self._state.tables, request.edits
+        # All of the distinct ids: behind them stands 0, whose count is to be 0 as well.
+        traces = [tables.distinct.select(0, slot)]
+        if edits.bias:
+            traces.append(tables.bias_ids[slot, : len(edits.bias)])
+        if edits.stop_ids:
+            traces.append(tables.stop_ids[slot, : len(edits.stop_ids)])
+        if edits.bad_words:
+            traces.append(tables.bad_words[slot, : len(edits.bad_words), -1])
+        ids = traces[0] if len(traces) == 1 else torch.cat(traces)
+        tables.counts.select(0, slot).index_fill_(0, ids.to(torch.int64), 0)
+        state.tokens.select(1, slot).zero_()
+        state.parameters.write(slot, state.parameters.at_rest)
+        for name, table in state.lists.items() if request.families else ():
+            if table.family in request.families:
+                state.tensors[name][slot].fill_(table.padding)
+
+    def _column(self, request: SlotRequest, tokens: TokenHistory, num_distinct: int) -> Tensor:
+        params = request.params
+        values: dict[str, Any] = {
+            **VALUES_AT_REST,
+            **params,
+            "seed": params["seed"] or 0,
+            "seeded": params["seed"] is not None,
+            "joint": params["filter_order"] == "joint",
+            "temperature_last": params["filter_order"] == "temperature_last",
+            "logprobs": params["logprobs"] or 0,
+            "num_tokens": tokens.num_tokens,
+            "num_distinct": num_distinct,
+            "limit": self._sizes.max_tokens,
+            "num_prompt": tokens.prompt.shape[0],
+        }
+        if request.edit_names:
+            values |= columns_of(request.edits)
+        return self._state.parameters.packed(values)
+
+    def _occurrences(self, edits: CheckedEdits, tokens: TokenHistory) -> Occurrences:
+        prompt, output = tokens
+        ends = {word[-1] for word in edits.bad_words}
+        flags = [HAS_BIAS] * len(edits.bias) + [IS_STOP] * len(edits.stop_ids) + [ENDS_BAD_WORD] * len(ends)
+        num_prompt, num_output = prompt.shape[0], output.shape[0]
+        if not num_output and not flags:
+            return Occurrences(self._distinct(prompt)[0] if num_prompt else _filled(0, 0), None, None)
+        ids = torch.cat((prompt, output, host_ids([*edits.bias, *edits.stop_ids, *ends])))
+        distinct, is_kept = self._distinct(ids)
+        places = self._place_of_id.index_select(0, ids)
+        steps = _filled(num_output + len(flags), ONE_OUTPUT)
+        if flags:
+            steps[num_output:] = torch.frombuffer(array("i", flags), dtype=torch.int32)
+        counts = _filled(ids.shape[0], 0)
+        counts.index_fill_(0, places[:num_prompt].to(torch.int64), IN_PROMPT)
+        counts.index_add_(0, places[num_prompt:], steps)
+        counts = counts.masked_select(is_kept)
+        if not flags:
+            return Occurrences(distinct, counts, None)
+        return Occurrences(distinct[(counts & OCCURRENCES) != 0], counts, distinct)
+
+    def _without_placeholders(self, tokens: TokenHistory) -> tuple[TokenHistory, TokenHistory]:
+        """Return the tokens as stored, -1 for a number that is no int32, and the tokens in [0, V)."""
+        last = self._sizes.vocab_size - 1
+        if are_within(tokens.prompt, 0, last) and are_within(tokens.output, 0, last):
+            return tokens, tokens
+        stored = TokenHistory(*[torch.where((ids >= -1) & (ids <= LARGEST_INT32), ids, -1) for ids in tokens])
+        return stored, TokenHistory(*[ids[(ids >= 0) & (ids <= last)] for ids in tokens])
+
+    def _distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each id once as int32, and whether a place [n] is the one of its id in ``_place_of_id``."""
+        places = torch.arange(ids.shape[0], dtype=torch.int32, device="cpu")
+        self._place_of_id.scatter_(0, ids, places)
+        is_kept = self._place_of_id.index_select(0, ids) == places
+        return ids.masked_select(is_kept).to(torch.int32), is_kept
+
+    def _lists(self, request: SlotRequest) -> dict[str, Tensor]:
+        """Return the lists with entries, in words of 32 bits each, by the names of ``SlotTensors.lists``."""
+        edits, width = request.edits, self._sizes.max_bad_word_len
+        lists = {FILTER_PREFIX + name: array("f", (value,)) for name, value in request.params["filters"]}
+        lists[GIVEN_IDS] = array("i", request.params[GIVEN_IDS])
+        if request.edit_names:
+            right_aligned = [(*[-1] * (width - len(word)), *word) for word in edits.bad_words]
+            lists |= {
+                "bias_ids": array("i", edits.bias),
+                "bias": array("f", edits.bias.values()),
+                "stop_ids": array("i", edits.stop_ids),
+                "bad_words": array("i", chain.from_iterable(right_aligned)),
+                "bad_lens": array("i", map(len, edits.bad_words)),
+                "dry_breakers": array("i", edits.dry_breakers),
+                "thinking_start": array("i", edits.thinking_start),
+                "thinking_end": array("i", edits.thinking_end),
+            }
+        pieces = {
+            name: torch.frombuffer(entries, dtype=torch.int32) for name, entries in lists.items() if entries
+        }
+        if edits.allowed:
+            pieces["allowed"] = _bit_mask(host_ids(edits.allowed), self._sizes.num_words)
+        return pieces
+
+
+def _filled(size: int, value: int) -> Tensor:
+    return torch.full((size,), value, dtype=torch.int32, device="cpu")
+
+
+def _bit_mask(ids: Tensor, num_words: int) -> Tensor:
+    """Return words of 32 bits, with bit i % 32 of word i // 32 set for each id i of ``ids``."""
+    is_allowed = torch.zeros(32 * num_words, dtype=torch.int64, device="cpu").index_fill_(0, ids, 1)
+    return (is_allowed.view(-1, 32) << torch.arange(32, device="cpu")).sum(1).to(torch.int32)
+
+
+# The tokens of a step.
+
+
+class Histories:
+    """Appends tokens to ``history`` and ``distinct`` of the slots, and counts their ids."""
+
+    @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
+    def __init__(self, tokens: Tensor, lengths: Tensor, counts: Tensor) -> None:
+        """Hold the tensors.
+
+        :param tokens: [2, S, M] int32: ``history`` and ``distinct``.
+        :param lengths: [3, S + 1] int32: ``num_tokens``, ``num_distinct`` and the capacity.
+        """
+        self._tokens = tokens
+        self._counts = counts
+        self._lengths = lengths[:2, :-1].unsqueeze(2)
+        self._limit = lengths[2, :-1].unsqueeze(1)
+        self._most = torch.full((2, 1, 1), LARGEST_INT32, dtype=torch.int64, device=tokens.device)
+        """[2, 1, 1]: the largest token of a history, placeholders included, and the largest id."""
+        self._most[1].fill_(counts.shape[1] - 1)
+        self._least = torch.zeros_like(self._most)
+
+    def append(self, row_index: Tensor, token_ids: Tensor) -> None:
+        """Append the tokens of rows.
+
+        A token without an id, V or more, takes its place in the history and is counted by no id. Left out are negative
+        numbers, rows whose slot has no request, and tokens beyond M.
+
+        :param row_index: [B] integer, each slot at most once.
+        :param token_ids: [B] or [B, K] integer.
+        """
+        (_, num_slots, max_tokens), lengths = self._tokens.shape, self._lengths
+        columns = (token_ids.unsqueeze(1) if token_ids.dim() == 1 else token_ids).to(torch.int64)
+        is_single = columns.shape[1] == 1
+        slot = row_index.to(torch.int64).clamp(-1, num_slots)  # -1 is the last one too, that of no request
+        tokens = columns.new_full((num_slots + 1, columns.shape[1]), -1).index_put_((slot,), columns)
+        tokens = tokens[:num_slots]
+        # From here on each slot works on its own row. Of the history and of ids:
+        values = tokens.clamp(self._least, self._most)
+        changes = values == tokens
+        ends = lengths[0] if is_single else changes[0].cumsum(1).add_(lengths[0] - 1)
+        changes.logical_and_(ends < self._limit)
+
+        ids, are_new = values[1], changes[1]
+        occurrences = self._counts.gather(1, ids).bitwise_and_(OCCURRENCES)
+        self._counts.scatter_add_(1, ids, are_new.to(torch.int32).mul_(ONE_OUTPUT))  # new or not
+        torch.lt(occurrences, are_new, out=are_new)  # an id, and 0
+        if not is_single:  # of several equal ids of a request the first alone is new
+            same = (ids.unsqueeze(2) == ids.unsqueeze(1)) & are_new.unsqueeze(1)
+            are_new.logical_and_(same.tril_(-1).any(2).logical_not_())
+
+        places = lengths if is_single else changes.cumsum(2).add_(lengths - 1).clamp_(min=0)
+        # 0 is added where nothing is kept, so wherever there is memory.
+        places = places.to(torch.int64).clamp_(max=max_tokens - 1)
+        self._tokens.scatter_add_(2, places, (changes * values).to(torch.int32))
+        lengths.add_(changes if is_single else changes.sum(2, keepdim=True, dtype=torch.int32))
+
+
+class Room:
+    """A lower bound of the free places in each request's history.
+
+    A step with slots known to the device alone counts as use by every request, in a single addition.
     """
-    written = marshal.dumps(values, _MARSHAL_VERSION)
-    size = _MARSHAL_HEADER + _MARSHAL_INT_BYTES * len(values)
-    if len(written) != size or written[_MARSHAL_HEADER::_MARSHAL_INT_BYTES] != _MARSHAL_INT * len(values):
-        return None
-    entries = torch.frombuffer(bytearray(written), dtype=torch.uint8)[_MARSHAL_HEADER:]
-    numbers = entries.view(-1, _MARSHAL_INT_BYTES)[:, 1:]
-    with one_thread():
-        return numbers.contiguous().view(torch.int32).view(-1).to(torch.int64)
+
+    def __init__(self, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
+        self._used = 0
+        self._full_at: dict[int, int] = {}
+        """By slot: the value of ``_used`` at which the history is full."""
+        self._first_full_at = 0
+
+    def add(self, slot: int, num_tokens: int) -> None:
+        full_at = self._used + self._max_tokens - num_tokens
+        self._first_full_at = min(self._first_full_at, full_at) if self._full_at else full_at
+        self._full_at[slot] = full_at
+
+    def remove(self, slot: int) -> None:
+        if self._full_at.pop(slot) == self._first_full_at:
+            self._first_full_at = min(self._full_at.values(), default=0)
+
+    def take(self, slots: Sequence[int] | None, width: int) -> bool:
+        """Take ``width`` places of each request (None: only the device knows), or return False: one may have fewer."""
+        if not self._full_at:
+            return True
+        if slots is None:
+            if self._used + width > self._first_full_at:
+                return False
+            self._used += width
+            return True
+        left = [self._full_at[slot] - width for slot in slots]
+        if min(left, default=self._used) < self._used:
+            return False
+        self._full_at.update(zip(slots, left, strict=True))
+        self._first_full_at = min(self._first_full_at, min(left, default=self._first_full_at))
+        return True
+
+    def take_exactly(self, num_tokens: Tensor, row_index: Tensor, tokens: Tensor) -> None:
+        """Take a place for each token, after reading the lengths of the histories from the device, which waits."""
+        most, lengths = self._max_tokens, num_tokens.tolist()
+        added: list[int] = (tokens >= 0).unsqueeze(-1).flatten(1).sum(1).tolist()
+        rows = [*zip(row_index.tolist(), added, strict=True)]
+        for row, (slot, more) in enumerate(rows):
+            if slot in self._full_at and lengths[slot] + more > most:
+                raise InvalidParameterError(
+                    f"'token_ids' of row {row} needs room for {more} in slot {slot}, found {lengths[slot]} tokens of "
+                    f"'max_tokens', {most}. Remove the request, or make RequestSlots with a larger max_tokens."
+                )
+        tokens_of_slot = dict(rows)
+        for slot in self._full_at:
+            self._full_at[slot] = self._used + most - lengths[slot] - tokens_of_slot.get(slot, 0)
+        self._first_full_at = min(self._full_at.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -20,16 +20,13 @@ from tokendraw._torch.tensors import (
     uploaded,
 )
 from tokendraw._torch.untraced import made_untraced, untraced
-from tokendraw.edits.append import Histories, Room
-from tokendraw.edits.requests import Population, check_history, check_request
-from tokendraw.edits.slot_writes import SlotWriter
-from tokendraw.edits.tables import GIVEN_IDS, EditFacts, RequestTables, SlotTensors, check_sizes
-from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.errors.formatting import type_name
+from tokendraw.edits.requests import Histories, Population, Room, SlotWriter, check_history, check_request
+from tokendraw.edits.tables import GIVEN_IDS, EditFacts, RequestTables, SlotSizes, SlotTensors, check_sizes
+from tokendraw.errors import InvalidInputError, InvalidParameterError, type_name
 from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.parameters.edits import LARGEST_INT32, Edit
 from tokendraw.parameters.fields import FILTER_PREFIX, each, integer, integers
-from tokendraw.parameters.metadata import MAX_POSITION, SamplingMetadata, check_positions, missing_positions
+from tokendraw.parameters.metadata import MAX_POSITION, SamplingMetadata, missing_positions
 from tokendraw.parameters.params import SamplingParams
 
 
@@ -51,7 +48,6 @@ class RowInput(NamedTuple):
 
 
 def row_input(name: str, values: Iterable[int] | Tensor, device: torch.device) -> RowInput:
-    """Read an integer for each row, from the host or a device."""
     if not isinstance(values, Tensor):
         return RowInput(list(each(name, values, "integers")), None)
     if not is_plain(values) or values.dim() != 1 or values.dtype not in INTEGERS:
@@ -63,25 +59,10 @@ def row_input(name: str, values: Iterable[int] | Tensor, device: torch.device) -
     return RowInput(None, values)
 
 
-def position_input(positions: Iterable[int] | Tensor, device: torch.device) -> RowInput:
-    """Read the position of each row, from the host or a device; values on the device stay unread."""
-    if isinstance(positions, Tensor) and positions.device == device:
-        check_vector("positions", positions)
-        check_integers("positions", positions)
-        check_positions(positions)
-        return RowInput(None, positions)
-    row_positions = row_input("positions", positions, device)
-    integers("positions", row_positions.values or (), 0, MAX_POSITION)
-    return row_positions
-
-
-def check_slots(slots: Sequence[int], live: set[int], num_slots: int, *, once: bool = False) -> None:
-    """Refuse slots out of range, or without a request.
-
-    :param once: also refuse one that is named twice.
-    """
+def check_slots(slots: Sequence[int], live: Set[int], num_slots: int, *, once: bool = False) -> None:
+    """Refuse slots out of range, or without a request."""
     integers("row_index", slots, 0, num_slots - 1)
-    if live.issuperset(slots) and not (once and len({*slots}) < len(slots)):
+    if live >= {*slots} and not (once and len({*slots}) < len(slots)):
         return
     for row, slot in enumerate(slots):
         if slot not in live:
@@ -114,7 +95,6 @@ class MetadataCache:
     def of(
         self, population: Population, row_index: Tensor, positions: Tensor | None = None
     ) -> SamplingMetadata:
-        """Describe rows."""
         facts, width = population.facts, population.most_given_ids
         if facts is not self._facts:
             self._values.clear()
@@ -147,8 +127,8 @@ class MetadataCache:
 class RequestSlots:
     """Parameters and histories of an engine's requests, on the device, for the engine's life.
 
-    A request has a slot from :meth:`add` to :meth:`remove`. A tensor that has memory never moves: a CUDA graph may
-    read it. One thread uses an object, and its calls launch on the device's current stream.
+    A request has a slot from :meth:`add` to :meth:`remove`. A tensor that has memory never moves: a CUDA graph may read
+    it. One thread uses an object, and its calls launch on the device's current stream.
 
     Memory: 8 bytes for each slot and token, 4 bytes for each slot and id of the vocabulary, and about 200 bytes for
     each slot. Lists get theirs when the first request asks for one, or a CUDA graph is captured: see :attr:`tables`.
@@ -157,13 +137,13 @@ class RequestSlots:
     :param max_tokens: M, the most tokens of a request, prompt and output together; at most 2**27 - 1.
     :param vocab_size: V.
     :param device: device of the logits; None: the CPU.
-    :param max_bias: the most entries of ``logit_bias`` of a request.
-    :param max_stop_ids: the most ``stop_token_ids`` of a request with ``min_tokens``.
-    :param max_bad_words: the most ``bad_words`` of a request.
-    :param max_bad_word_len: the most ids of one of them.
-    :param max_logprob_token_ids: the most ``logprob_token_ids`` of a request.
-    :param max_dry_breakers: the most ``dry_sequence_breakers`` of a request with ``dry_multiplier``.
-    :param max_thinking_ids: the most ids of the start, and of the end, in a ``thinking_budget``.
+    :param max_bias: the most entries of ``logit_bias``; the other limits are of a request's lists likewise.
+    :param max_stop_ids: of ``stop_token_ids`` beside ``min_tokens``.
+    :param max_bad_words: of ``bad_words``.
+    :param max_bad_word_len: of the ids of a bad word.
+    :param max_logprob_token_ids: of ``logprob_token_ids``.
+    :param max_dry_breakers: of ``dry_sequence_breakers`` beside ``dry_multiplier``.
+    :param max_thinking_ids: of the ids of the start, and of the end, in a ``thinking_budget``.
     :raises InvalidParameterError: a ValueError: a number is out of range, or torch finds no such device.
     """
 
@@ -182,18 +162,8 @@ class RequestSlots:
         max_dry_breakers: int = 1024,
         max_thinking_ids: int = 16,
     ) -> None:
-        self._sizes = check_sizes(
-            num_slots,
-            max_tokens,
-            vocab_size,
-            max_bias,
-            max_stop_ids,
-            max_bad_words,
-            max_bad_word_len,
-            max_logprob_token_ids,
-            max_dry_breakers,
-            max_thinking_ids,
-        )
+        given = locals()
+        self._sizes = check_sizes(*[given[name] for name in SlotSizes._fields])
         self._state = SlotTensors(self._sizes, device_of(device))
         self._histories = Histories(
             self._state.tokens, self._state.parameters.lengths, self._state.tables.counts
@@ -203,8 +173,7 @@ class RequestSlots:
         self._room = Room(self._sizes.max_tokens)
         self._metadata = MetadataCache(self._state)
         self.appender: Callable[[RequestTables, Tensor, Tensor], None] | None = None
-        """Appends the tokens of a step in place of torch: ``append`` of the processor that last edited logits of these
-        requests, where it has one."""
+        """Appends the tokens of a step in place of torch: ``append`` of the processor that last edited logits here."""
         self.captured_edits = EditFacts()
         """Edits that CUDA graphs record when they are captured: anything, unless an engine names those that a graph of
         its own is to serve. It replays that graph only while :attr:`facts` name no others."""
@@ -261,7 +230,7 @@ class RequestSlots:
     @property
     def num_bytes(self) -> int:
         """Bytes of all tensors on the device now."""
-        return self._state.num_bytes + self._histories.num_bytes
+        return self._state.num_bytes
 
     @untraced
     def add(
@@ -271,21 +240,18 @@ class RequestSlots:
         prompt_token_ids: Iterable[int] | Tensor = (),
         output_token_ids: Iterable[int] | Tensor = (),
     ) -> None:
-        """Put a request into an empty slot. It goes there in one copy, and nobody waits for the device.
+        """Put a request into an empty slot, in one copy and without waiting for the device.
 
-        A request that comes back after a preemption brings its output, and is edited as if it had never been gone.
-        A number outside [0, V), as a placeholder of an image has, is a token without an id: no edit counts or matches
-        it, but it stands between its neighbours, and in the output ``min_tokens`` counts it.
+        A request that comes back after a preemption brings its output, and is edited as if it had never been gone. A
+        number outside [0, V), as a placeholder of an image has, is a token without an id: no edit counts or matches it,
+        but it has a place, and in the output ``min_tokens`` counts it. After an error nothing has changed.
 
         :param slot: from 0 to S - 1.
-        :param prompt_token_ids: [n] integers; an array of numpy or a tensor is read faster than a list. A tensor on a
-            device is copied to the host, which waits for it.
+        :param prompt_token_ids: [n] integers; a tensor is read fastest. One on a device is waited for.
         :param output_token_ids: the same, behind the prompt; both are at most M.
-        :raises InvalidParameterError: a ValueError that names the field, the slot and the value; nothing has changed.
-        :raises InvalidInputError: a ValueError: the tokens are a tensor of another form, or a CUDA graph is being
-            captured; nothing has changed.
-        :raises torch.OutOfMemoryError: the device has no memory for :attr:`tables` of a kind that is asked for first
-            here; nothing has changed.
+        :raises InvalidParameterError: a ValueError that names the field, the slot and the value.
+        :raises InvalidInputError: a ValueError: a tensor of another form, or a CUDA graph is being captured.
+        :raises torch.OutOfMemoryError: there is no memory for :attr:`tables` of a new kind.
         """
         slot, sizes = self._slot(slot), self._sizes
         if slot in self._population.requests:
@@ -319,16 +285,14 @@ class RequestSlots:
     def append(self, row_index: Iterable[int] | Tensor, token_ids: Iterable[int] | Tensor) -> None:
         """Append a token to the output of each given request. Waits for nothing, and can be captured.
 
-        On another device than the CPU no value is looked at: rows whose slot is out of range or has no request are
-        left out. The host counts what it sees; only where a request may be full by that count it reads how long each
-        is, and waits. A captured call counts nothing: tokens beyond M are then left out.
+        On another device than the CPU no value is looked at: rows whose slot is out of range or has no request are left
+        out. The host counts what it sees; only where a request may be full by that count it reads how long each is, and
+        waits. A captured call counts nothing: tokens beyond M are then left out. After an error nothing has changed.
 
         :param row_index: [rows] integer: the slot of each row, each at most once.
-        :param token_ids: [rows] integer; V or more: a token without an id, as in :meth:`add`; -1: no token, as behind
-            the last one of a verification.
-        :raises InvalidParameterError: a ValueError that names the row: a slot on the host is out of range or a token
-            less than -1, or a request is full; nothing has changed.
-        :raises InvalidInputError: a ValueError: a tensor of another form or device; nothing has changed.
+        :param token_ids: [rows] integer; V or more: a token without an id, as in :meth:`add`; -1: no token.
+        :raises InvalidParameterError: a ValueError that names the row: a slot or token out of range, or a full request.
+        :raises InvalidInputError: a ValueError: a tensor of another form or device.
         """
         tokens = row_input("token_ids", token_ids, self.device)
         integers("token_ids", tokens.values or (), -1, LARGEST_INT32)
@@ -373,24 +337,22 @@ class RequestSlots:
         :raises InvalidInputError: a ValueError: a tensor of another form or device.
         """
         rows = row_input("row_index", row_index, self.device)
-        if rows.values is not None and not self._population.slots.issuperset(rows.values):
-            check_slots(rows.values, self._population.slots, self.num_slots)
+        if rows.values is not None and not self._population.requests.keys() >= {*rows.values}:
+            check_slots(rows.values, self._population.requests.keys(), self.num_slots)
         inputs = {"row_index": rows}
         if positions is not None:
-            inputs["positions"] = position_input(positions, self.device)
+            inputs["positions"] = row_input("positions", positions, self.device)
+            integers("positions", inputs["positions"].values or (), 0, MAX_POSITION)
         return self._metadata.of(self._population, **upload_inputs(self.device, **inputs))
 
     def _append(self, slots: list[int] | None, row_index: Tensor, tokens: Tensor) -> None:
-        """Append tokens [B] or [B, K], if the histories have space for them.
-
-        :param slots: those of ``row_index``, as far as the host knows them.
-        """
+        """Append tokens [B] or [B, K], if the histories have space for them."""
         if len(row_index) != len(tokens):
             raise InvalidInputError(
                 f"'row_index' needs one slot for each row of tokens, {len(tokens)}, found {len(row_index)}."
             )
         if slots is not None:
-            check_slots(slots, self._population.slots, self.num_slots, once=True)
+            check_slots(slots, self._population.requests.keys(), self.num_slots, once=True)
         if not is_capturing() and not self._room.take(slots, tokens.shape[1] if tokens.dim() == 2 else 1):
             self._room.take_exactly(self._state.tables.num_tokens, row_index, tokens)
         if self.appender is None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensors import is_capturing, memory_outside_graphs, uploaded, uploaded_words
+from tokendraw._torch.tensors import is_capturing, memory_outside_graphs, uploaded, uploaded_vectors
 from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_TOKEN_ID
 from tokendraw.parameters.edits import EDITS, LARGEST_INT32, NO_EDITS, CheckedEdits, Edit
@@ -23,7 +23,6 @@ from tokendraw.parameters.metadata import field_dtypes
 ONE_OUTPUT = 16
 """Step of ``RequestTables.counts`` for each time that an id is in the output."""
 IN_PROMPT, HAS_BIAS, IS_STOP, ENDS_BAD_WORD = 1, 2, 4, 8
-"""The flags of ``RequestTables.counts``."""
 OCCURRENCES = ~(HAS_BIAS | IS_STOP | ENDS_BAD_WORD)
 """The bits of ``RequestTables.counts`` that are set where an id occurs in prompt or output."""
 
@@ -36,8 +35,7 @@ class RequestTables:
     ``slots.tables`` is another object, in which those tensors are new and the others are the same.
 
     S are the slots, M the tokens that one holds, V the vocabulary. A slot without a request asks for nothing: its
-    counts are 0 and its lists are empty. Entries behind those that a number counts are undefined, unless a field says
-    more. A provider changes none of them.
+    counts are 0 and its lists are empty. Entries behind the last are undefined, unless a field says more. Read only.
 
     :ivar history: [S, M] int32: ids of the prompt, then ids of the output. A number outside [0, V) is a placeholder,
         such as an image has: a token that no bad word matches.
@@ -51,31 +49,26 @@ class RequestTables:
     :ivar repetition: [S] float32: repetition penalty; 1: off.
     :ivar frequency: [S] float32: frequency penalty; 0: off.
     :ivar presence: [S] float32: presence penalty; 0: off.
-    :ivar penalty_last_n: [S] int32: number of tokens, the last of ``history`` and of the drafts before a row, that the
-        penalties count; -1: all.
+    :ivar penalty_last_n: [S] int32: number of tokens, the last of history and drafts, that penalties count; -1: all.
     :ivar bias_ids: [S, NB] int32: ids of ``logit_bias``, each once; -1 behind the last.
     :ivar bias: [S, NB] float32: value that is added to the logit of each id in ``bias_ids``.
     :ivar num_bias: [S] int32: number of ids in ``bias_ids``.
-    :ivar allowed: [S, ceil(V / 32)] int32: bit i % 32 of word i // 32 is set where id i is allowed. Undefined where the
-        request is not restricted.
+    :ivar allowed: [S, ceil(V / 32)] int32: bit i % 32 of word i // 32: whether id i is allowed, if ``is_restricted``.
     :ivar is_restricted: [S] bool: whether the request has ``allowed_token_ids``.
     :ivar stop_ids: [S, NS] int32: ids that ``min_tokens`` holds back, each once; -1 behind the last.
     :ivar num_stop: [S] int32: number of ids in ``stop_ids``; 0 where ``min_tokens`` is 0.
     :ivar min_tokens: [S] int32: number of tokens in the output below which ``stop_ids`` are not drawn; 0: off.
-    :ivar bad_words: [S, NW, LW] int32: sequences, each right-aligned with -1 before its first id: the last id is in
-        column LW - 1.
+    :ivar bad_words: [S, NW, LW] int32: sequences, each with -1 before its first id: the last id is in column LW - 1.
     :ivar bad_lens: [S, NW] int32: number of ids in each sequence, from 1 to LW; 0 behind the last sequence.
     :ivar num_bad: [S] int32: number of sequences in ``bad_words``.
     :ivar dry_multiplier: [S] float32: cost of a match of ``dry_allowed_length`` tokens; 0: off.
     :ivar dry_base: [S] float32: factor for each further token, >= 1.
     :ivar dry_allowed_length: [S] int32: length of the shortest match with a cost.
     :ivar dry_max_match: [S] int32: length that longer matches count as.
-    :ivar dry_last_n: [S] int32: number of tokens, the last of ``history`` and of the drafts before a row, that are
-        searched.
+    :ivar dry_last_n: [S] int32: number of tokens, the last of ``history`` and drafts, that are searched.
     :ivar dry_breakers: [S, ND] int32: ids that no match contains, each once; -1 behind the last.
     :ivar num_dry_breakers: [S] int32: number of ids in ``dry_breakers``.
-    :ivar thinking_budget: [S] int32: tokens in the output, behind the newest start, from which on the end is forced;
-        -1: off.
+    :ivar thinking_budget: [S] int32: tokens behind the newest start from which on the end is forced; -1: off.
     :ivar thinking_start: [S, LT] int32: the ids of the start in their order; -1 behind the last.
     :ivar num_thinking_start: [S] int32: number of ids in ``thinking_start``.
     :ivar thinking_end: [S, LT] int32: the ids of the end in their order; -1 behind the last.
@@ -155,15 +148,7 @@ class EditFacts:
     @property
     def any_edit(self) -> bool:
         """Whether a request may ask for anything at all, apart from bitmasks."""
-        return (
-            self.any_penalty
-            or self.any_bias
-            or self.any_allowed
-            or self.any_bad_words
-            or self.any_min_tokens
-            or self.any_dry
-            or self.any_thinking_budget
-        )
+        return self != _NO_EDIT_FACTS
 
 
 FACT_OF_EDIT: dict[Edit, str] = {
@@ -179,6 +164,7 @@ FACT_OF_EDIT: dict[Edit, str] = {
     "thinking_budget": "any_thinking_budget",
 }
 """Field of :class:`EditFacts` that tells of an edit, by its name; requests ask for no bitmask."""
+_NO_EDIT_FACTS = EditFacts.of(())
 
 _MAX_TOKENS = 2**27 - 1  # counts are 16 times as large, in an int32
 
@@ -199,12 +185,10 @@ class SlotSizes(NamedTuple):
 
     @property
     def num_words(self) -> int:
-        """Words of a bit mask of the vocabulary."""
         return -(-self.vocab_size // 32)
 
 
 def check_sizes(*sizes: int) -> SlotSizes:
-    """Check the sizes given by a caller, in the order of :class:`SlotSizes`."""
     most = dict.fromkeys(("max_tokens", "max_bad_word_len", "max_thinking_ids"), _MAX_TOKENS)
     by_name = zip(SlotSizes._fields, sizes, strict=True)
     found = SlotSizes(
@@ -223,7 +207,7 @@ def columns_of(edits: CheckedEdits) -> dict[str, Any]:
         "num_dry_breakers": len(edits.dry_breakers),
         "num_thinking_start": len(edits.thinking_start),
         "num_thinking_end": len(edits.thinking_end),
-        "is_restricted": len(edits.allowed) > 0,
+        "is_restricted": bool(edits.allowed),
     }
 
 
@@ -258,7 +242,7 @@ class Parameters:
         padding = -sum(sizes) % _WORD_BYTES
         self._packer = Struct(f"={''.join(_CODES[dtypes[name]] for name in names)}{padding}x")
         self._values_of = itemgetter(*names)
-        self.at_rest = uploaded_words([self.packed(VALUES_AT_REST)], device).view(torch.uint8)
+        self.at_rest = uploaded_vectors([self.packed(VALUES_AT_REST)], device).view(torch.uint8)
         """[P]: the column of a slot without a request. The upload refuses a device that is not here."""
         sizes += [1] * padding
         *starts, num_bytes = accumulate(sizes, lambda start, size: start + size * width, initial=0)
@@ -283,17 +267,14 @@ class Parameters:
         self.tensors = self.memory, self.at_rest, self._first, self._step
 
     def packed(self, values: Mapping[str, Any]) -> Tensor:
-        """Pack the column of a slot into a vector of int32 on the host."""
         packed = self._packer.pack(*self._values_of(values))
         return torch.frombuffer(bytearray(packed), dtype=torch.int32)
 
     def write(self, slot: int, column: Tensor) -> None:
-        """Write the column [P] uint8 of a slot, on the device."""
         self.memory.index_copy_(0, torch.add(self._first, self._step, alpha=slot), column)
 
     @property
     def num_words(self) -> int:
-        """Words of 32 bits in a column: P / 4."""
         return self.at_rest.shape[0] // _WORD_BYTES
 
 
@@ -312,7 +293,6 @@ GIVEN_IDS = "logprob_token_ids"
 
 
 def _list_tables(sizes: SlotSizes) -> dict[str, ListTable]:
-    """Return the lists by name: fields of :class:`RequestTables`, and of the metadata."""
     slots, words, ids = sizes.num_slots, sizes.max_bad_words, torch.int32
     marks = ListTable("any_thinking_budget", (slots, sizes.max_thinking_ids), ids, -1)
     return {
@@ -342,7 +322,6 @@ class SlotTensors:
 
     @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
     def __init__(self, sizes: SlotSizes, device: torch.device) -> None:
-        """Allocate slots without requests."""
         slots = sizes.num_slots
         self.parameters = Parameters(slots, device)
         """The small parameters, those of ``tables`` and ``sampling``."""
@@ -401,13 +380,11 @@ class SlotTensors:
             self.tables = replace(self.tables, **of_edits)
 
     def fill(self) -> None:
-        """Write padding to newly allocated tensors."""
         while self.unfilled:
             name = self.unfilled.pop()
             self.tensors[name].fill_(self.lists[name].padding)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all tensors on the device."""
         others = (self.in_prompt, self.tokens, self.tables.counts, *self.parameters.tensors)
         return sum(tensor.nbytes for tensor in (*others, *self.tensors.values()))

@@ -28,23 +28,17 @@ from typing import TYPE_CHECKING
 from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tokendraw.errors.exceptions import FilterError as FilterError
-    from tokendraw.filters.base import Filter as Filter
-    from tokendraw.filters.base import RowMoments as RowMoments
+    from tokendraw.errors import FilterError as FilterError
     from tokendraw.filters.floors import MomentSum as MomentSum
     from tokendraw.filters.floors import combined_floor as combined_floor
     from tokendraw.filters.floors import filter_floors as filter_floors
     from tokendraw.filters.floors import moments_of_sums as moments_of_sums
     from tokendraw.filters.floors import required_sums as required_sums
+    from tokendraw.filters.installed import Filter as Filter
     from tokendraw.filters.installed import InstalledFilter as InstalledFilter
+    from tokendraw.filters.installed import RowMoments as RowMoments
     from tokendraw.filters.installed import find_filter as find_filter
     from tokendraw.filters.installed import installed_filters as installed_filters
     from tokendraw.filters.installed import required_moments as required_moments
 
-_NAMES = {
-    "tokendraw.errors.exceptions": "FilterError",
-    "tokendraw.filters.base": "Filter RowMoments",
-    "tokendraw.filters.floors": "MomentSum combined_floor filter_floors moments_of_sums required_sums",
-    "tokendraw.filters.installed": "InstalledFilter find_filter installed_filters required_moments",
-}
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__getattr__, __dir__ = lazy_names(__name__)

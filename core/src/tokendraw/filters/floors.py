@@ -9,13 +9,11 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw.backends.description.capabilities import MOMENTS, Moment
+from tokendraw.backends.description import MOMENTS, Moment
 from tokendraw.backends.discovery.guard import format_origin, log_traceback, package_of
 from tokendraw.backends.discovery.settings import is_debugging
-from tokendraw.errors.exceptions import FilterError
-from tokendraw.errors.formatting import format_error, type_name
-from tokendraw.filters.base import Filter, RowMoments
-from tokendraw.filters.installed import find_filter
+from tokendraw.errors import FilterError, format_error, type_name
+from tokendraw.filters.installed import Filter, RowMoments, find_filter
 
 _INF = float("inf")
 
@@ -110,7 +108,6 @@ _MOMENTS_OF_SUMS: dict[MomentSum, set[Moment]] = {
     "entropy": {"entropy"},
     "collision": {"collision"},
 }
-"""The moments that need each sum."""
 
 
 def required_sums(moments: Collection[Moment]) -> tuple[MomentSum, ...]:

@@ -1,26 +1,106 @@
-"""Finds the installed filters by their entry points, with a state and a reason for each. Imports no torch.
+"""The base class of filters from moments, and the installed ones, with a state and a reason each. Imports no torch.
 
 A filter is imported when ``tokendraw list`` shows it or a request first names it. A filter that cannot be used affects
-no other. The filters of a process are those that were installed, and not switched off, when a request first named one;
-a name that is unknown is looked for again.
+no other. A process has the filters that were installed when a request first named one; an unknown name is sought anew.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from tokendraw.backends.description.capabilities import MOMENTS, Moment
+from tokendraw.backends.description import MOMENTS, Moment
 from tokendraw.backends.discovery.discover import find_extensions, sources
 from tokendraw.backends.discovery.entry_points import FILTER_GROUP, declarations
 from tokendraw.backends.resolution.candidate import Extension, State
-from tokendraw.errors.exceptions import InvalidParameterError, PluginError
-from tokendraw.errors.formatting import format_value, nearest_or_all, one_of, printable, type_name
-from tokendraw.filters.base import Filter
+from tokendraw.errors import (
+    InvalidParameterError,
+    PluginError,
+    format_value,
+    nearest_or_all,
+    one_of,
+    printable,
+    type_name,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _OWN_DISTRIBUTION = "tokendraw"
+
+
+@dataclass(frozen=True, slots=True)
+class RowMoments:
+    """Moments of ``y = (x - max x) / T`` over the finite logits of each row, with ``p = exp(y) / sum exp(y)``.
+
+    Each is a tensor [rows] float32 on the device of the logits; None where no filter of the batch reads the moment. In
+    rows with +inf, or with nothing above -inf, the values are unspecified and floors have no effect.
+
+    :ivar count: Number n of finite logits.
+    :ivar mean: Mean of y.
+    :ivar std: Standard deviation of y over the population: the squares are divided by n.
+    :ivar log_mass: log sum exp(y), so that ``log p = y - log_mass``.
+    :ivar entropy: -sum p log p, in nats.
+    :ivar collision: sum p^2, the probability that two draws agree.
+    """
+
+    count: Tensor = None  # type: ignore[assignment]  # a filter reads only the moments that it names
+    mean: Tensor = None  # type: ignore[assignment]
+    std: Tensor = None  # type: ignore[assignment]
+    log_mass: Tensor = None  # type: ignore[assignment]
+    entropy: Tensor = None  # type: ignore[assignment]
+    collision: Tensor = None  # type: ignore[assignment]
+
+
+class Filter:
+    """A truncation rule that keeps the tokens with ``y >= floor``; subclass it, and register the class.
+
+    The entry point of the class in the group ``tokendraw.filters`` has the filter's name; the class is called once.
+
+    :ivar name: Key in ``SamplingParams.filters``.
+    :ivar moments: Names of the moments that :meth:`floor` reads, of ``tokendraw.plugin.MOMENTS``.
+    :ivar summary: Line for ``tokendraw list``; "": the first line of the docstring, which ``python -OO`` drops.
+    :ivar off: Value that keeps every token: a row with it, or with NaN, does not ask for the filter.
+    """
+
+    name: ClassVar[str]
+    moments: ClassVar[tuple[Moment, ...]] = ()
+    summary: ClassVar[str] = ""
+    off: ClassVar[float] = 0.0
+
+    def check(self, value: Any) -> None:
+        """Refuse a bad value of a request; by default anything but a finite number.
+
+        :raises InvalidParameterError: a ValueError that names the filter, what the value needs to be, and what it is.
+        """
+        self.check_range(value, -math.inf, math.inf, "a finite number")
+
+    def check_range(self, value: Any, least: float, largest: float, needed: str) -> None:
+        """Refuse anything but a finite number in [``least``, ``largest``].
+
+        :param needed: the range in words, for the message.
+        :raises InvalidParameterError: a ValueError that names the filter, the range and the value.
+        """
+        try:
+            number = math.nan if isinstance(value, (bool, str, bytes)) else float(value)
+        except (TypeError, ValueError, OverflowError, RuntimeError):  # the last: a tensor of several elements
+            number = math.nan
+        if not (least <= number <= largest and math.isfinite(number)):
+            raise InvalidParameterError(f"'{self.name}' needs {needed}, found {format_value(value)}.")
+
+    def floor(self, moments: RowMoments, value: Tensor) -> Tensor:
+        """Compute the least kept y of each row, by torch operations on [rows] that wait for nothing.
+
+        NaN and -inf keep every token. Above 0 counts as 0, so that the largest token always stays. A sampler may pass
+        some of the rows at a time, from several threads: the floor depends on the arguments alone, and changes none.
+
+        :param value: [rows] float32: the filter's value in each row; ``off`` in rows that do not ask for it.
+        :returns: [rows] float32.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,10 +182,6 @@ def _look() -> list[tuple[InstalledFilter, Filter | None]]:
 
 
 def _checked(kind: Any, name: str, value: str) -> Filter:
-    """Make a filter of its class, and refuse one whose declaration does not fit.
-
-    :raises PluginError: the reason in words.
-    """
     if not (isinstance(kind, type) and issubclass(kind, Filter)):
         raise PluginError(
             f"{value!r} needs to be a subclass of tokendraw.filters.Filter, found {_kind(kind)}"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import format_value
-from tokendraw.filters.base import Filter, RowMoments
+from tokendraw.errors import InvalidParameterError, format_value
+from tokendraw.filters.installed import Filter, RowMoments
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,11 +20,9 @@ class TopNSigma(Filter):
     moments = ("std",)
 
     def check(self, value: Any) -> None:
-        """Refuse a negative or infinite n."""
         self.check_range(value, 0.0, math.inf, "a finite number >= 0 (0: off)")
 
     def floor(self, moments: RowMoments, value: Tensor) -> Tensor:
-        """Return ``-n std``."""
         return -value * moments.std
 
 
@@ -37,11 +34,9 @@ class EpsilonCutoff(Filter):
     moments = ("log_mass",)
 
     def check(self, value: Any) -> None:
-        """Refuse what is no probability."""
         self.check_range(value, 0.0, 1.0, "a number in [0, 1] (0: off)")
 
     def floor(self, moments: RowMoments, value: Tensor) -> Tensor:
-        """Return ``log e + log_mass``."""
         return value.log() + moments.log_mass
 
 
@@ -53,11 +48,9 @@ class EtaCutoff(Filter):
     moments = ("log_mass", "entropy")
 
     def check(self, value: Any) -> None:
-        """Refuse what is no probability."""
         self.check_range(value, 0.0, 1.0, "a number in [0, 1] (0: off)")
 
     def floor(self, moments: RowMoments, value: Tensor) -> Tensor:
-        """Return the log of that probability, plus ``log_mass``."""
         log_epsilon = value.log()
         return log_epsilon.minimum(log_epsilon / 2 - moments.entropy) + moments.log_mass
 
@@ -70,12 +63,10 @@ class PLess(Filter):
     moments = ("log_mass", "collision")
 
     def check(self, value: Any) -> None:
-        """Refuse anything but 0 and 1."""
         needed = "0 (off) or 1 (on)"
         self.check_range(value, 0.0, 1.0, needed)
         if float(value) not in (0.0, 1.0):
             raise InvalidParameterError(f"'{self.name}' needs {needed}, found {format_value(value)}.")
 
     def floor(self, moments: RowMoments, value: Tensor) -> Tensor:
-        """Return ``log collision + log_mass``."""
         return moments.collision.log() + moments.log_mass

@@ -1,8 +1,7 @@
 """The operations served by plugins: the core's own, a record and a line each, and those that distributions bring.
 
-Nothing else in the core knows an operation by its name. A record is loaded when it is first asked for. An entry point
-of the group ``tokendraw.operations`` names the :class:`~tokendraw.plugin.Operation` of another distribution; such entry
-points are looked for when a name is asked for that is none of the core's own, and when all operations are listed.
+Nothing else in the core knows an operation by its name. Entry points of the group ``tokendraw.operations`` are looked
+for when a name is asked for that is none of the core's own, and when all operations are listed.
 """
 
 from __future__ import annotations
@@ -11,14 +10,18 @@ import functools
 import pkgutil
 from typing import Any
 
-from tokendraw.backends.description.capabilities import HostCapabilities
-from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description import HostCapabilities, Operation
 from tokendraw.backends.discovery.discover import find_extensions, sources
 from tokendraw.backends.discovery.entry_points import OPERATION_GROUP
-from tokendraw.backends.resolution.admission import FIRST_PARTY_OPERATIONS
-from tokendraw.backends.resolution.candidate import Extension, State
-from tokendraw.errors.exceptions import InvalidParameterError, PluginError
-from tokendraw.errors.formatting import format_value, how_to_install, one_of, type_name
+from tokendraw.backends.resolution.candidate import FIRST_PARTY_OPERATIONS, Extension, State
+from tokendraw.errors import (
+    InvalidParameterError,
+    PluginError,
+    format_value,
+    how_to_install,
+    one_of,
+    type_name,
+)
 
 RECORDS: dict[str, str] = {
     "sample": "tokendraw.operations.records:SAMPLE",
@@ -26,17 +29,11 @@ RECORDS: dict[str, str] = {
     "score": "tokendraw.operations.records:SCORE",
     "process_logits": "tokendraw.edits:OPERATION",
 }
-"""Records by the name of an operation of the core."""
 
 
 def operation_names() -> tuple[str, ...]:
     """List the operations that plugins can serve: the core's own in the order of the registry, then all others."""
     return (*RECORDS, *_installed(*sources()))
-
-
-def each() -> tuple[Operation, ...]:
-    """List the operations in the order of their names."""
-    return tuple(map(find_operation, operation_names()))
 
 
 def installed_operations() -> tuple[Extension, ...]:
@@ -47,8 +44,7 @@ def installed_operations() -> tuple[Extension, ...]:
 def find_operation(name: str) -> Operation:
     """Look up an operation.
 
-    :raises InvalidParameterError: there is none of that name, or it cannot be used; the message lists those that there
-        are, or says what to install.
+    :raises InvalidParameterError: there is none of that name, or it cannot be used; says which there are, or why not.
     """
     if isinstance(name, str) and name in RECORDS:
         own: Operation = pkgutil.resolve_name(RECORDS[name])
@@ -88,10 +84,6 @@ def _look() -> list[tuple[Extension, Operation | None]]:
 
 
 def _checked(record: Any, name: str, value: str) -> Operation:
-    """Refuse what is no record of an operation, or of another.
-
-    :raises PluginError: the reason in words.
-    """
     if not isinstance(record, Operation):
         raise PluginError(f"{value!r} needs to be a tokendraw.plugin.Operation, found {type_name(record)}")
     if record.name != name:

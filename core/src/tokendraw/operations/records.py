@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
-from tokendraw.backends.description.capabilities import Capabilities, DraftKind, Need
-from tokendraw.backends.description.operation import Operation, Requirement
+from tokendraw.backends.description import Capabilities, DraftKind, Need, Operation, Requirement
 from tokendraw.backends.resolution import checks
-from tokendraw.calls.row_requirements import LOGPROBS, ROW_REQUIREMENTS, SEEDED
+from tokendraw.calls.call import LOGPROBS, ROW_REQUIREMENTS, SEEDED
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,8 +34,7 @@ class VerifyCapabilities(Capabilities):
     Inherits the fields of :class:`Capabilities`.
 
     :ivar verify_modes: Ways in which drafts are verified, of ``VERIFY_MODES``.
-    :ivar draft_kinds: Kinds of drafts, by what the drafts come with: probabilities, logits or nothing, of
-        ``DRAFT_KINDS``.
+    :ivar draft_kinds: Kinds of drafts, by what they come with, of ``DRAFT_KINDS``: probabilities, logits or nothing.
     :ivar ragged_drafts: Whether requests may have different numbers of drafts.
     :ivar placeholder_drafts: Whether an id outside [0, V) may stand for a draft that was not made.
     """
@@ -170,12 +168,6 @@ SCORE = Operation(
     capabilities=Capabilities,
     need=Need,
     methods=("score",),
-    checks=(
-        checks.dtype,
-        checks.vocab_size,
-        checks.filter_orders,
-        checks.tie_rule,
-        checks.logprobs_mode,
-    ),
+    checks=(checks.dtype, checks.vocab_size, checks.filter_orders, checks.tie_rule, checks.logprobs_mode),
     requirements=tuple(each for each in ROW_REQUIREMENTS if each not in (SEEDED, LOGPROBS)),
 )

@@ -11,28 +11,25 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw import speculative
 from tokendraw._torch.tensors import is_capturing
 from tokendraw._torch.untraced import untraced
-from tokendraw.backends.description.capabilities import Capabilities, DraftKind, Need
-from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description import Capabilities, DraftKind, Need, Operation
+from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.calls.call import OutputCheck, check_type
-from tokendraw.calls.provider import Provider, method
+from tokendraw.calls.dispatch import Provider, provider_method
 from tokendraw.calls.rows import (
     PEAK,
     LogitsForm,
     RowCall,
     check_logits,
     check_metadata,
-    form_of,
     has_form,
     proof_logits,
     proof_output,
     proof_params,
 )
-from tokendraw.calls.warmup import Batches, CallGroups, checked_choices, checked_integer, warm_up
-from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError, PluginError
-from tokendraw.errors.formatting import one_of
+from tokendraw.calls.warmup import Batches, checked_choices, checked_integer, warm_up
+from tokendraw.errors import InvalidInputError, InvalidParameterError, PluginError, one_of
 from tokendraw.operations.records import (
     DRAFT_KINDS,
     SAMPLE,
@@ -49,6 +46,7 @@ from tokendraw.output import PAD_TOKEN_ID, SamplerOutput, ScoreOutput, VerifyOut
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.parameters.params import SamplingParams
+from tokendraw.speculative import rows_of_requests
 
 # What users call.
 
@@ -56,22 +54,19 @@ from tokendraw.parameters.params import SamplingParams
 def sample(logits: Tensor, metadata: SamplingMetadata, *, shard: None = None) -> RowCall:
     """Draw a token for each row.
 
-    Waits for the device only where whoever draws does (``Capabilities.sync_free``), or where ``TOKENDRAW_DEBUG=1``
-    has the call checked.
+    Waits for the device only where the sampler does (``Capabilities.sync_free``), or with ``TOKENDRAW_DEBUG=1``.
 
-    A sampler that another one could replace draws its first batch of each kind (dtype, vocabulary, and which of
-    greedy rows, seeds, filters and logprobs it may hold) from a copy of the logits, so that its successor finds
-    them pristine. The copy takes the memory of the logits, and a read and a write of them, for that call; of kinds
-    that :meth:`warmup` drew there is none. The logits are never modified.
+    A sampler that another one could replace draws its first batch of each kind (dtype, vocabulary, and which of greedy
+    rows, seeds, filters and logprobs it may hold) from a copy of the logits, which its successor finds pristine:
+    memory, a read and a write more, unless :meth:`warmup` drew that kind. The logits are never modified.
 
     :param logits: [B, V] float32, bfloat16 or float16, any row stride.
     :param metadata: the parameters of the B rows, on the same device.
     :param shard: not taken any more: gather the logits of all ranks.
     :raises InvalidInputError: a ValueError, before anything is launched.
-    :raises SamplerUnavailableError: the batch may hold rows that nobody here can serve, or whoever could has
-        failed.
-    :raises PluginError: what a sampler returned has the wrong type, shape, dtype or device, or
-        ``TOKENDRAW_DEBUG=1`` found another fault; or a sampler raised what would end the program.
+    :raises SamplerUnavailableError: no sampler here serves rows that the batch may hold, or the one that does failed.
+    :raises PluginError: an output has the wrong type, shape, dtype or device, ``TOKENDRAW_DEBUG=1`` found another
+        fault, or a sampler raised what would end the program.
     """
     if shard is not None:
         raise TypeError(
@@ -95,27 +90,19 @@ def verify(
     """Verify the drafts of B requests: emit the accepted drafts and a token more, distributed as by the target.
 
     ``rejection`` accepts as many drafts as can be where it is known what they were drawn from. ``coupled`` accepts
-    those that plain sampling draws at the same seeds and positions, so that the text is token for token what it
-    would be without drafts; it looks at no draft's distribution. ``block`` judges the drafts of a request together
-    (Sun et al., 2024, arXiv 2403.10444) and accepts at least as many as ``rejection`` on average. All leave the
-    target's distribution as it is; ``block`` does so if the drafts of successive verifications share no noise: draw
-    them without seeds, or with seeds of each verification's own.
+    those that plain sampling draws at the same seeds and positions, so that the text is token for token that without
+    drafts; it looks at no draft's distribution. ``block`` judges the drafts of a request together (Sun et al., 2024,
+    arXiv 2403.10444) and accepts at least as many as ``rejection`` on average. All leave the target's distribution as
+    it is; ``block`` if the drafts of successive verifications share no noise: without seeds, or with seeds of each one.
 
-    Waits for the device only where whoever verifies does (``Capabilities.sync_free``), or where
-    ``TOKENDRAW_DEBUG=1`` has the call checked. A verifier that fails is replaced as in
-    :meth:`tokendraw.Sampler.sample`, where it was given copies of the logits and of the drafts.
+    Waits, raises, and replaces a verifier that fails as :meth:`tokendraw.Sampler.sample` does.
 
-    :param target_logits: [L, V] float32, bfloat16 or float16, any row stride: of each request one row for every
-        draft, in order, and its bonus row. Never modified.
+    :param target_logits: [L, V] float32, bfloat16 or float16, any row stride: of each request one row for every draft,
+        in order, and its bonus row. Never modified.
     :param drafts: on the same device.
-    :param metadata: one entry a request, with the positions of their first rows, or one a row, as
-        ``row_index`` makes it; on the same device.
-    :raises InvalidInputError: a ValueError, before anything is launched.
+    :param metadata: on the same device: one entry a request, with the positions of first rows, or one a row.
     :raises InvalidParameterError: a ValueError: there is no such mode.
-    :raises SamplerUnavailableError: nobody here can verify this batch, or the sampler that was asked for verifies
-        nothing.
-    :raises PluginError: what a verifier returned has the wrong type, shape, dtype or device, or
-        ``TOKENDRAW_DEBUG=1`` found another fault.
+    :raises SamplerUnavailableError: no plugin here, or not the one that was asked for, verifies this batch.
     """
     return Verify(target_logits, drafts, metadata, mode)
 
@@ -123,22 +110,15 @@ def verify(
 def score(logits: Tensor, token_ids: Tensor, metadata: SamplingMetadata) -> RowCall:
     """Compute the log-probability of a token for each row, without a draw.
 
-    Rows of a prompt's prefill or of a completion, those of a teacher, or those that a trainer computes again: L
-    rows at once, in parts where memory asks for it. Temperature, filters and ``logprobs_mode`` count as in
-    :meth:`tokendraw.Sampler.sample`, whose log-probability of the token it drew is equal bit for bit where one
-    plugin serves both. Seeds and positions are ignored. ``logprobs`` of a row is the number of best tokens beside
-    its own; None counts as 0.
-
-    Waits for the device only where whoever scores does, or where ``TOKENDRAW_DEBUG=1`` has the call checked.
+    Rows of a prompt's prefill or of a completion, those of a teacher, or those that a trainer computes again: L rows at
+    once, in parts where memory asks for it. Temperature, filters and ``logprobs_mode`` count as in
+    :meth:`tokendraw.Sampler.sample`, whose log-probability of the token it drew is equal bit for bit where one plugin
+        serves both. Seeds and positions are ignored; ``logprobs`` None counts as 0. Waits and raises as a draw does.
 
     :param logits: [L, V] float32, bfloat16 or float16, any row stride. Never modified.
-    :param token_ids: [L] integer on the same device: the token of each row. An id outside [0, V), such as the
-        -100 of a label, is padding: its row has ``PAD_TOKEN_ID``, ``PAD_LOGPROB`` and rank 0 in the first column.
+    :param token_ids: [L] integer on the same device: the token of each row. An id outside [0, V), such as the -100 of a
+        label, is padding: its row has ``PAD_TOKEN_ID``, ``PAD_LOGPROB`` and rank 0 in the first column.
     :param metadata: the parameters of the L rows, on the same device.
-    :raises InvalidInputError: a ValueError, before anything is launched.
-    :raises SamplerUnavailableError: nobody here can score this batch.
-    :raises PluginError: what a scorer returned has the wrong type, shape, dtype or device, or
-        ``TOKENDRAW_DEBUG=1`` found another fault.
     """
     return RowCall(logits, metadata, token_ids)
 
@@ -216,10 +196,11 @@ class Verify(RowCall):
         return checked[3] if has_form(self.logits, checked[2]) else None
 
     def cache_check(self, key: object, check: OutputCheck) -> None:
-        drafts = self.drafts
+        drafts, logits = self.drafts, self.logits
         if drafts.num_rows is None and drafts.cu_num_logits.is_cpu:
             return  # their values are checked in every call
-        drafts.memo[key] = self.metadata.memo, self.mode, form_of(self.logits), check
+        form = logits.shape, logits.dtype, logits.device
+        drafts.memo[key] = self.metadata.memo, self.mode, form, check
 
     def run(self, backend: Any) -> Any:
         metadata = by_row(self.metadata, self.drafts, self.logits.shape[0])
@@ -284,7 +265,7 @@ def _rows_of_requests(drafts: Drafts, rows: int) -> _Rows:
     """
     offsets = drafts.cu_num_logits
     if is_capturing() or offsets.is_inference():  # torch does not count changes of inference tensors
-        return *speculative.rows_of_requests(offsets, rows), None
+        return *rows_of_requests(offsets, rows), None
     stream = torch.cuda.current_stream(offsets.device) if offsets.is_cuda else None
     state: Hashable = rows, offsets._version, stream
     known: tuple[Hashable, _Rows] | None = drafts.memo.get("rows of requests")
@@ -292,7 +273,7 @@ def _rows_of_requests(drafts: Drafts, rows: int) -> _Rows:
         width, steps = drafts.max_drafts + 1, None
         if drafts.is_uniform and rows == drafts.num_requests * width:
             steps = torch.arange(width, device=offsets.device)
-        known = state, (*speculative.rows_of_requests(offsets, rows), steps)
+        known = state, (*rows_of_requests(offsets, rows), steps)
         drafts.memo["rows of requests"] = known
     return known[1]
 
@@ -300,62 +281,98 @@ def _rows_of_requests(drafts: Drafts, rows: int) -> _Rows:
 # What ``load`` returns.
 
 
-class SampleProvider(Provider):
-    """Draws a token for each row of logits."""
-
-    _operations: ClassVar[tuple[Operation, ...]] = (SAMPLE,)
-
-    sample = method(SAMPLE, sample, SamplerOutput)
-
-    @untraced
-    def warmup(self, vocab_size: int, *, progress: bool | None = None, **options: Any) -> float:
-        """Draw from made-up batches, as :meth:`tokendraw.Sampler.warmup` does.
-
-        :param options: arguments of that method about logits and their parameters.
-        """
-        drawn = partial(Batches(self.device, vocab_size, **options).drawn, "batches", RowCall)
-        return warm_up(self._negotiator, [(SAMPLE, drawn)], progress=progress)
-
-
-class VerifyProvider(Provider):
-    """Draws and verifies the drafts of speculative decoding."""
-
-    _operations: ClassVar[tuple[Operation, ...]] = (VERIFY,)
-
-    verify = method(VERIFY, verify, VerifyOutput)
-    draft = method(VERIFY, draft, SamplerOutput)
-
+class _RowProvider(Provider):
     @untraced
     def warmup(
         self,
         vocab_size: int,
         *,
-        max_drafts: int,
+        dtypes: Iterable[torch.dtype],
+        batch_sizes: Iterable[int] = (1, 64),
+        row_stride: int | None = None,
+        seeds: bool = True,
+        logprobs: Iterable[int] = (5,),
+        row_index: bool = False,
+        metadata: Iterable[SamplingMetadata] | None = None,
+        max_drafts: int | None = None,
         verify_modes: Iterable[VerifyMode] = ("rejection",),
         draft_kinds: Iterable[DraftKind] = ("logits",),
         progress: bool | None = None,
-        **options: Any,
     ) -> float:
-        """Draw and verify made-up drafts, as :meth:`tokendraw.Sampler.warmup` does.
+        """Draw from made-up batches, so that no request waits for the compilation or load of a kernel.
 
-        :param options: other arguments of that method.
+        On a CPU nothing is compiled: the arguments are checked, who verifies is negotiated where ``max_drafts`` is
+        given, and nothing is drawn. The log of ``tokendraw`` says so.
+
+        Goes through :meth:`sample` with every kind of batch that :meth:`SamplingMetadata.from_params` makes: each
+        filter, no filter, the order ``joint``; greedy, seeded, unseeded and mixed rows; with and without positions and
+        logprobs. Kinds that nobody here serves are left out. A sampler whose call raises is replaced as in
+        :meth:`sample`, and its successor draws all of them. Torch's random state is left alone. From Python 3.12 on up
+        to 64 threads draw batches at once, so that kernels are compiled side by side. Returns when the device is done.
+
+        With ``max_drafts`` the same kinds go through :meth:`draft`, and those without ``row_index``, one entry a
+        request, through :meth:`verify` with K drafts a request, their ids [L - B]. The kinds without seeds, and those
+        with one in every row, are also verified with ids [B, K], without drafts and, where K is 8 or more, with fewer
+        by powers of two. Ids are int64; drafts' logits are as the target's, their probabilities float32, one row behind
+        the other; ``coupled`` gets the first of ``draft_kinds``.
+
+        :param vocab_size: V of the logits to come.
+        :param dtypes: of the logits to come.
+        :param batch_sizes: numbers of rows; in a verification of requests, with K + 1 rows of the target and K of
+            drafts each. One is enough where a sampler has one way for all of them; give the largest too where it may
+            choose by them. All batches read one memory of the largest logits [B, V]; the first may copy the smallest.
+        :param row_stride: of the logits in elements, where their rows are padded; None: V.
+        :param seeds: whether seeds and positions may come.
+        :param logprobs: values of ``SamplingParams.logprobs`` that may come; empty: none.
+        :param row_index: whether the parameters of some batches come by request slot.
+        :param metadata: batches to draw in place of all those kinds, such as those of an engine that keeps its
+            parameters in tensors of its own dtypes. Each brings its number of rows, or of requests to verify.
+        :param max_drafts: K, the most drafts that a request may have; None: nothing is verified.
+        :param verify_modes: modes of the verifications to come.
+        :param draft_kinds: what they will be given of the drafts: ``probs``, ``logits`` or, with neither, ``chosen``.
+        :param progress: whether a line on stderr shows how far it is; None: if stderr is a terminal.
+        :returns: the seconds that it took; 0.0 on a CPU.
+        :raises InvalidInputError: a ValueError that names the argument; or a CUDA graph is being captured.
+        :raises SamplerUnavailableError: nobody here serves the plainest batch, or nobody verifies.
         """
-        verified = verified_by(
-            Batches(self.device, vocab_size, **options), max_drafts, verify_modes, draft_kinds
+        batches = Batches(
+            self.device,
+            vocab_size,
+            dtypes=dtypes,
+            batch_sizes=batch_sizes,
+            row_stride=row_stride,
+            seeds=seeds,
+            logprobs=logprobs,
+            row_index=row_index,
+            metadata=metadata,
         )
-        return warm_up(self._negotiator, [(VERIFY, verified)], progress=progress)
+        drawn = partial(batches.drawn, "batches", RowCall)
+        most = checked_integer("max_drafts", 1 if max_drafts is None else max_drafts, 1)
+        modes = checked_choices("verify_modes", verify_modes, "modes", VERIFY_MODES)
+        kinds = checked_choices("draft_kinds", draft_kinds, "kinds", DRAFT_KINDS)
+        # ``coupled`` reads no distribution.
+        ways = [(mode, kind) for mode in modes for kind in (kinds[:1] if mode == "coupled" else kinds)]
+        verified = partial(batches.verified, Verify, most, ways)
+        warmups = ((SAMPLE, drawn), *([] if max_drafts is None else [(VERIFY, verified)]))
+        own = [(operation, groups) for operation, groups in warmups if operation in self._operations]
+        return warm_up(self._negotiator, own, progress=progress)
 
 
-def verified_by(
-    batches: Batches, max_drafts: int, verify_modes: Iterable[VerifyMode], draft_kinds: Iterable[DraftKind]
-) -> CallGroups:
-    """Make up drafts and verifications of batches, from arguments of :meth:`tokendraw.Sampler.warmup`."""
-    max_drafts = checked_integer("max_drafts", max_drafts, 1)
-    modes = checked_choices("verify_modes", verify_modes, "modes", VERIFY_MODES)
-    kinds = checked_choices("draft_kinds", draft_kinds, "kinds", DRAFT_KINDS)
-    # ``coupled`` reads no distribution.
-    ways = [(mode, kind) for mode in modes for kind in (kinds[:1] if mode == "coupled" else kinds)]
-    return partial(batches.verified, Verify, max_drafts, ways)
+class SampleProvider(_RowProvider):
+    """Draws a token for each row of logits."""
+
+    _operations: ClassVar[tuple[Operation, ...]] = (SAMPLE,)
+
+    sample = provider_method(SAMPLE, sample, SamplerOutput)
+
+
+class VerifyProvider(_RowProvider):
+    """Draws and verifies the drafts of speculative decoding."""
+
+    _operations: ClassVar[tuple[Operation, ...]] = (VERIFY,)
+
+    verify = provider_method(VERIFY, verify, VerifyOutput)
+    draft = provider_method(VERIFY, draft, SamplerOutput)
 
 
 class ScoreProvider(Provider):
@@ -363,7 +380,34 @@ class ScoreProvider(Provider):
 
     _operations: ClassVar[tuple[Operation, ...]] = (SCORE,)
 
-    score = method(SCORE, score, ScoreOutput)
+    score = provider_method(SCORE, score, ScoreOutput)
+
+
+class Sampler(SampleProvider, VerifyProvider, ScoreProvider):
+    """A negotiated, built and proven sampler, made by :func:`tokendraw.load_sampler`.
+
+    Where tokendraw chose it by default and it fails the first batch of a kind (it raises, or its output has the wrong
+    form), the next best one draws that batch and, if it can, all that follow; a
+    :class:`tokendraw.SamplerFallbackWarning` says so once. The error is raised, and no sampler replaced, where no other
+    one can draw the batch either, where the user asked for a sampler, while a CUDA graph is captured, where the error
+    says nothing against it, as ``torch.OutOfMemoryError``, and for later batches, which are drawn without a copy.
+
+    Several threads may call it at once.
+    """
+
+    _operations = (SAMPLE, VERIFY, SCORE)
+
+    def __repr__(self) -> str:
+        return f"<tokendraw.Sampler {self.name!r} on {self.device}>"
+
+    @property
+    @untraced
+    def verify_resolution(self) -> Resolution:
+        """Decisions on every candidate for verification, negotiated at the first draft or verification.
+
+        :raises SamplerUnavailableError: no plugin verifies.
+        """
+        return self._negotiator.select(VERIFY).resolution
 
 
 # Proofs.
@@ -372,10 +416,7 @@ class ScoreProvider(Provider):
 def _prove_sampler(
     backend: SamplerBackend, capabilities: Capabilities, device: torch.device, need: Need
 ) -> None:
-    """Draw from two rows: all mass on a middle token, and half of it on the first and last token each.
-
-    :raises PluginError: the output is not what it has to be.
-    """
+    """Draw from two rows: all mass on a middle token, and half of it on the first and last token each."""
     logits = proof_logits(2, capabilities, device, need)
     vocab_size = logits.shape[1]
     expected = [{vocab_size // 2}, {0, vocab_size - 1}]
@@ -400,10 +441,7 @@ def _prove_sampler(
 def _prove_verifier(
     backend: VerifierBackend, capabilities: VerifyCapabilities, device: torch.device, need: Need
 ) -> None:
-    """Verify the drafts of two requests: a certain token, and an impossible token.
-
-    :raises PluginError: the output is not what it has to be.
-    """
+    """Verify the drafts of two requests: a certain token, and an impossible token."""
     logits = proof_logits(4, capabilities, device, need)
     vocab_size = logits.shape[1]
     peak = vocab_size // 2
@@ -430,10 +468,7 @@ def _prove_verifier(
 def _prove_scorer(
     backend: ScorerBackend, capabilities: Capabilities, device: torch.device, need: Need
 ) -> None:
-    """Score a certain token, and one of two equally likely tokens.
-
-    :raises PluginError: the output is not what it has to be.
-    """
+    """Score a certain token, and one of two equally likely tokens."""
     logits = proof_logits(2, capabilities, device, need)
     peak = logits.shape[1] // 2
     logits[:, peak] = PEAK

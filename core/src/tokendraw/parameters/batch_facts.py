@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self, TypeAlias
 from torch import Tensor
 
 from tokendraw._torch.tensors import check_integers, check_vector
-from tokendraw.backends.description.declared import at_least, check_fields
+from tokendraw.backends.declared import at_least, check_fields
 from tokendraw.parameters.fields import (
     COLUMNS,
     FILTER_PARAMETERS,
@@ -38,21 +38,17 @@ class BatchFacts:
     :ivar any_seeded: Whether a row may have a seed.
     :ivar all_seeded: Whether every row has a seed.
     :ivar max_top_k: Largest active top_k; 0: no row has one; None: unknown.
-    :ivar all_top_k: Whether every row is greedy or has an active top_k: none keeps more than ``max_top_k`` tokens, ties
-        apart.
+    :ivar all_top_k: Whether every row is greedy or has an active top_k: none keeps more than ``max_top_k``, ties apart.
     :ivar any_top_p: Whether a row may have an active top_p.
     :ivar any_min_p: Whether a row may have an active min_p.
     :ivar any_typical_p: Whether a row may have an active typical_p.
     :ivar any_xtc: Whether a row may have an active xtc_probability.
     :ivar any_joint: Whether a row may have the filter order ``joint``.
     :ivar any_temperature_last: Whether a row may combine the filter order ``temperature_last`` with a filter.
-    :ivar any_top_k_first: Whether a row of the order ``top_k_first`` may combine top_p with another filter. Beside
-        top_p alone both orders agree.
-    :ivar max_logprobs: Largest ``SamplingParams.logprobs`` of the batch (-1: a row wants all tokens); None: no row
-        wants any.
+    :ivar any_top_k_first: Whether a row of the order ``top_k_first`` may combine top_p with another filter.
+    :ivar max_logprobs: Largest ``SamplingParams.logprobs`` (-1: a row wants all tokens); None: no row wants any.
     :ivar max_logprob_token_id: Largest id of ``SamplingParams.logprob_token_ids``; -1: no row has any; None: unknown.
-    :ivar filters: Names of the filters from moments that a row may have active; None: all of the metadata, which
-        names them then.
+    :ivar filters: Names of the filters from moments that a row may have active; None: all of the metadata.
     :raises InvalidParameterError: a ValueError: a field is not of the type that it declares.
     """
 
@@ -110,7 +106,7 @@ class BatchFacts:
     @classmethod
     def of_kinds(cls, kinds: Collection[RowKind]) -> Self:
         """Describe a batch with at least one row of each given kind, and no others."""
-        columns = zip(*kinds, strict=True) if kinds else [()] * _KIND_SIZE
+        columns = zip(*kinds, strict=True) if kinds else [()] * (len(COLUMNS) - 1)
         greedy, *filters, seeded, logprobs, orders, has_given_ids, names = columns  # the order of COLUMNS
         top_k, top_p = filters[_TOP_K], filters[_TOP_P]
 
@@ -188,9 +184,6 @@ _WITHOUT: dict[str, tuple[str, Any]] = {
 }
 """By tensor: the fact that is known without it, and its value then."""
 _REAL_FILTERS = [(i, p.fact) for i, p in enumerate(FILTER_PARAMETERS) if p.kind == "real"]
-_KIND_SIZE = len(COLUMNS) - 1
-_MAX_FACTS = 1024
-"""Upper limit of cached facts."""
 _TOP_K, _TOP_P = ([p.name for p in FILTER_PARAMETERS].index(name) for name in ("top_k", "top_p"))
 
 
@@ -265,11 +258,10 @@ class RowKinds:
         return all(_version(tensor) == version for tensor, version in self._bound or ())
 
 
-_facts_of = lru_cache(_MAX_FACTS)(BatchFacts.of_kinds)
+_facts_of = lru_cache(1024)(BatchFacts.of_kinds)
 
 
 def row_kinds(columns: Columns) -> Iterable[RowKind]:
-    """Return the kind of each request's rows."""
     return zip(
         [value == 0.0 for value in columns["temperature"]],
         *[
@@ -304,7 +296,6 @@ def _largest(values: Collection[int | None], default: int) -> int | None:
 
 
 def _union(names: Collection[tuple[str, ...] | None]) -> tuple[str, ...] | None:
-    """Return all names once, sorted; None if some are unknown."""
     known = [some for some in names if some is not None]
     return None if len(known) < len(names) else tuple(sorted({name for some in known for name in some}))
 

@@ -20,8 +20,8 @@ from tokendraw._torch.tensors import (
     uploaded,
 )
 from tokendraw._torch.untraced import made_untraced, untraced
-from tokendraw.backends.description.capabilities import INPUT_DTYPES, DraftKind
-from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
+from tokendraw.backends.description import INPUT_DTYPES, DraftKind
+from tokendraw.errors import InvalidInputError, InvalidParameterError
 from tokendraw.parameters.fields import are_integers, check_flag, each, integer, integers
 
 _DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)
@@ -55,13 +55,10 @@ class Drafts:
     :ivar draft_logits: [L - B, V] float32, bfloat16 or float16: logits that each draft was drawn from with the
         request's parameters. With neither ``draft_probs`` nor ``draft_logits`` the drafts were not drawn but chosen
         (n-grams, a greedy draft): the id has all the probability.
-    :ivar num_drafts: Number of drafts of each request, if the host knows these; None: the host knows only
-        ``max_drafts``.
-    :ivar max_drafts: K, the most drafts that a request may have: the width of the result. -1: as ``num_drafts`` or the
-        shape says.
+    :ivar num_drafts: Number of drafts of each request; None: the host knows only ``max_drafts``.
+    :ivar max_drafts: K, the most drafts of a request: the width of the result. -1: as ``num_drafts`` or the shape says.
     :ivar any_placeholder: Whether a draft may be a placeholder, an id outside [0, V); ids on a device are not read.
-    :raises InvalidInputError: a field is no dense tensor; shapes, dtypes or devices do not fit each other; or both
-        ``draft_probs`` and ``draft_logits`` are given.
+    :raises InvalidInputError: a field is no dense tensor, the tensors do not fit, or there are two distributions.
     :raises InvalidParameterError: a number on the host is out of range.
     """
 
@@ -77,7 +74,7 @@ class Drafts:
         self._check_ids()
         self._check_distributions()
         if self.num_drafts is not None:
-            object.__setattr__(self, "num_drafts", _counts(self.num_drafts))
+            object.__setattr__(self, "num_drafts", tuple(integers("num_drafts", self.num_drafts, 0, 2**62)))
             self._check_counts(self.num_drafts)
         check_flag("any_placeholder", self.any_placeholder)
         object.__setattr__(self, "max_drafts", self._most_drafts())
@@ -145,7 +142,7 @@ class Drafts:
         :param num_drafts: one integer a request.
         """
         check_plain("draft_token_ids", draft_token_ids, "Pass a tensor of ids, or use Drafts.from_lists.")
-        counts = _counts(num_drafts)
+        counts = tuple(integers("num_drafts", num_drafts, 0, 2**62))
         columns = {"cu_num_logits": (_first_rows(counts), torch.int64)}
         return cls(
             draft_token_ids=draft_token_ids,
@@ -330,10 +327,6 @@ class Drafts:
             "'max_drafts' needs to be known on the host, since it is the width of the result, found neither it nor "
             "'num_drafts'. Pass max_drafts=."
         )
-
-
-def _counts(num_drafts: Iterable[int]) -> tuple[int, ...]:
-    return tuple(integers("num_drafts", num_drafts, 0, 2**62))
 
 
 def _first_rows(num_drafts: Iterable[int]) -> list[int]:

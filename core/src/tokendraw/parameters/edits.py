@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from struct import pack, unpack
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import format_value, type_name
+from tokendraw.errors import InvalidParameterError, format_value, type_name
 from tokendraw.parameters.fields import LARGEST_FLOAT32, each, integer, integers, of_row, real
 
 Edit: TypeAlias = Literal[
@@ -49,8 +48,8 @@ _LAST_N = "an integer >= -1 (-1: all tokens, 0: off)"
 class CheckedEdits(NamedTuple):
     """The edits of a request by the names of their tables in ``RequestTables``. The defaults are off."""
 
-    allowed: Any = ()
-    """Token ids as ``read_allowed`` returned them, which may repeat; none: all are allowed."""
+    allowed: tuple[int, ...] = ()
+    """Token ids, which may repeat; none: all are allowed."""
     bad_words: tuple[tuple[int, ...], ...] = ()
     min_tokens: int = 0
     """0 where there are no ids to hold back."""
@@ -77,28 +76,15 @@ class CheckedEdits(NamedTuple):
     @property
     def names(self) -> tuple[Edit, ...]:
         """Names of the edits in effect; the first fields stand in the order of :data:`EDITS`."""
-        pairs = zip(EDITS[2:], self[1:], NO_EDITS[1:], strict=False)
-        names = tuple([name for name, value, off in pairs if value != off])
-        return ("allowed_token_ids", *names) if len(self.allowed) else names
+        pairs = zip(EDITS[1:], self, NO_EDITS, strict=False)
+        return tuple([name for name, value, off in pairs if value != off])
 
 
 NO_EDITS = CheckedEdits()
 
 
-def check_edits(
-    params: Any,
-    row: int | str | None = None,
-    vocab_size: int | None = None,
-    *,
-    read_allowed: Callable[..., Sized] | None = None,
-) -> CheckedEdits:
-    """Check the edits of a request.
-
-    :param params: a :class:`tokendraw.SamplingParams`.
-    :param row: in its batch, or its place in words, for the message.
-    :param vocab_size: None: it is not known, and ids are only held against the least.
-    :param read_allowed: checks ``allowed_token_ids``, from (field, ids, row, vocab_size); None: in Python.
-    """
+def check_edits(params: Any, row: int | str | None = None, vocab_size: int | None = None) -> CheckedEdits:
+    """Check the edits of a request."""
     penalties = tuple(
         [real(name, getattr(params, name), row, *limits) for name, limits in _PENALTIES.items()]
     )
@@ -107,9 +93,8 @@ def check_edits(
         penalties, last_n = _NO_PENALTIES, -1
     repetition, frequency, presence = penalties
     bias = _bias(params.logit_bias, row, vocab_size)
-    read_allowed = read_ids if read_allowed is None else read_allowed
-    allowed = read_allowed("allowed_token_ids", params.allowed_token_ids, row, vocab_size)
-    if params.allowed_token_ids is not None and not len(allowed):
+    allowed = tuple(read_ids("allowed_token_ids", params.allowed_token_ids, row, vocab_size))
+    if params.allowed_token_ids is not None and not allowed:
         raise InvalidParameterError(
             f"'allowed_token_ids'{of_row(row)} needs at least one token id, found none. Leave it out to allow all."
         )
@@ -159,6 +144,8 @@ def read_ids(
     """Return token ids as a list of ints, empty for None; ``row`` and ``vocab_size`` as in :func:`check_edits`."""
     if found is None:
         return []
+    if hasattr(found, "tolist"):  # an array or a tensor
+        found = found.tolist()
     largest = LARGEST_INT32 if vocab_size is None else vocab_size - 1
     needed = "token ids >= 0" if vocab_size is None else f"token ids in [0, {vocab_size})"
     return integers(field, found, 0, largest, needed, row="" if row is None else row)
@@ -181,7 +168,6 @@ def _bias(found: object, row: int | str | None, vocab_size: int | None) -> dict[
 
 
 def _thinking_budget(found: Any, row: int | str | None, vocab_size: int | None) -> dict[str, Any]:
-    """Check a thinking budget: the fields of :class:`CheckedEdits`, none for None."""
     if found is None:
         return {}
     if not isinstance(found, Sequence) or isinstance(found, (str, bytes)) or len(found) != 3:
@@ -197,15 +183,10 @@ def _thinking_budget(found: Any, row: int | str | None, vocab_size: int | None) 
             raise InvalidParameterError(
                 f"'thinking_budget'{of_row(row)} needs at least one token id in {name}, found none."
             )
-    return {
-        "thinking_budget": min(num_tokens, LARGEST_INT32),
-        "thinking_start": start,
-        "thinking_end": end,
-    }
+    return {"thinking_budget": min(num_tokens, LARGEST_INT32), "thinking_start": start, "thinking_end": end}
 
 
 def _dry(params: Any, row: int | str | None, vocab_size: int | None) -> dict[str, Any]:
-    """Check the settings of DRY: the fields of :class:`CheckedEdits`, none where it is off."""
     needed = "a finite float32 >= 0 (0: off)"
     multiplier = real("dry_multiplier", params.dry_multiplier, row, 0.0, LARGEST_FLOAT32, needed)
     base = real("dry_base", params.dry_base, row, 1.0, LARGEST_FLOAT32, "a finite float32 >= 1")

@@ -11,9 +11,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-from tokendraw.backends.description.capabilities import FILTER_ORDERS, Filter
-from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import format_value, type_name
+from tokendraw.backends.description import FILTER_ORDERS, Filter
+from tokendraw.errors import InvalidParameterError, format_value, type_name
 
 _T = TypeVar("_T")
 FieldKind: TypeAlias = Literal["real", "integer", "flag"]
@@ -36,7 +35,6 @@ class Parameter(NamedTuple):
     is_common: bool = False
     """Whether engines have it too. A batch has a tensor of it even if all rows have the neutral value."""
     is_optional: bool = False
-    """Whether None is a value."""
     as_is: tuple[float, float] = (-math.inf, math.inf)
     """The least and the largest value that a tensor holds as it is."""
     stored: Callable[[Any], Any] = lambda value: value
@@ -57,10 +55,7 @@ class Parameter(NamedTuple):
         return f"any_{asked}" if asked else ""
 
     def read(self, value: Any, row: int | str | None) -> Any:
-        """Return a value of a request as it is stored.
-
-        :raises InvalidParameterError: the value is out of range; names the parameter and the row.
-        """
+        """Return a value of a request as it is stored."""
         if value is None and self.is_optional:
             return None
         check = real if self.kind == "real" else integer
@@ -186,7 +181,6 @@ FACT_OF_COLUMN: dict[str, str] = {
 
 
 def each(name: str, values: Iterable[_T], needed: str, row: int | str | None = None) -> Iterator[_T]:
-    """Iterate over ``values``."""
     try:
         return iter(values)
     except TypeError:
@@ -196,12 +190,7 @@ def each(name: str, values: Iterable[_T], needed: str, row: int | str | None = N
 
 
 def integer(
-    field: str,
-    value: Any,
-    row: int | str | None,
-    least: float,
-    largest: float,
-    needed: str | None = None,
+    field: str, value: Any, row: int | str | None, least: float, largest: float, needed: str | None = None
 ) -> int:
     """Return ``value`` as an int in [least, largest].
 
@@ -249,10 +238,7 @@ def are_integers(values: Sequence[Any], least: float, largest: float) -> bool:
 
 
 def real(field: str, value: Any, row: int | str | None, least: float, largest: float, needed: str) -> float:
-    """Return ``value`` as a float in [least, largest].
-
-    :param row: in its batch, or its place in words, for the message; None: it is in none.
-    """
+    """Return ``value`` as a float in [least, largest]."""
     if type(value) is float and least <= value <= largest:
         return value
     try:
@@ -288,7 +274,6 @@ def check_logprobs(logprobs: int | None, vocab_size: int | None, limit: int) -> 
 
 
 def out_of_range(field: str, row: int | str | None, needed: str, found: object) -> InvalidParameterError:
-    """Make the error for a value out of range."""
     return InvalidParameterError(f"'{field}'{of_row(row)} needs {needed}, found {format_value(found)}.")
 
 

@@ -26,8 +26,7 @@ from tokendraw._torch.tensors import (
     uploaded,
 )
 from tokendraw._torch.untraced import made_untraced, untraced
-from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.errors.formatting import type_name
+from tokendraw.errors import InvalidInputError, InvalidParameterError, type_name
 from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_TOKEN_ID
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
@@ -58,8 +57,7 @@ class SamplingMetadata:
     ``row_index`` and ``positions`` that lie on the CPU are looked at when the metadata is made, elsewhere with
     ``TOKENDRAW_DEBUG=1`` alone. Integers are int8 to int64 or uint8.
 
-    Tensors may be changed in place between calls, also between replays of a CUDA graph, as long as ``facts`` and
-    ``row_kinds`` stay true of them.
+    Tensors may be changed in place between calls and replays of a CUDA graph, if ``facts`` and ``row_kinds`` stay true.
 
     :ivar temperature: [slots] floating point: temperature of each slot; 0 is greedy.
     :ivar top_k: [slots] integer: top_k of each slot; 0, -1 or at least V: off. None: no slot has one.
@@ -74,16 +72,14 @@ class SamplingMetadata:
     :ivar row_index: [rows] integer: the slot of each logits row; None: row i is slot i.
     :ivar joint: [slots] bool: rows whose filter order is ``joint``.
     :ivar temperature_last: [slots] bool: rows whose filter order is ``temperature_last``.
-    :ivar logprobs: [slots] integer: how many best tokens each row wants (-1: all); None: ``facts.max_logprobs`` for
-        every row.
+    :ivar logprobs: [slots] integer: how many best tokens each row wants (-1: all); None: ``facts.max_logprobs``.
     :ivar logprob_token_ids: [slots, M] integer: the ids whose log-probabilities each slot wants, -1 behind the last; an
         id outside [0, V) is padding. None: no slot wants any. Needs ``facts.max_logprobs``.
     :ivar filters: {name: [slots] float32}: the value of each filter from moments in each slot, see
         :mod:`tokendraw.filters`; the filter's ``off``, and NaN, are off. None: no slot has one.
     :ivar facts: Facts about the batch that the host knows; the default says that the batch may hold anything.
     :ivar row_kinds: Kind of each row; None: the rows of a batch cannot be told apart, and go the same way.
-    :raises InvalidInputError: a ValueError: a field is no dense tensor of its dtype, or the tensors do not fit each
-        other.
+    :raises InvalidInputError: a ValueError: a field is no dense tensor of its dtype, or the tensors do not fit.
     :raises InvalidParameterError: a ValueError: a slot or position on the CPU is out of range, or ``seed``,
         ``logprobs`` or ``logprob_token_ids`` lacks what it needs beside it.
     """
@@ -117,7 +113,12 @@ class SamplingMetadata:
                     f"'{name}' needs a tokendraw.{needed.__name__}, found {type_name(record)}. "
                     "Leave it out where nothing is known."
                 )
-        self._check_filters()
+        if self.filters is not None and not isinstance(self.filters, Mapping):
+            raise InvalidInputError(
+                f"'filters' needs {{name: tensor [slots]}}, found {type_name(self.filters)}. Pass a dict."
+            )
+        for name in self.filters or ():
+            find_filter(name)
         tensors = self._tensors()
         for name, tensor in tensors.items():
             check_form(name, tensor)
@@ -215,8 +216,7 @@ class SamplingMetadata:
         """Results computed by samplers from this metadata, by keys of their own.
 
         All metadata that :meth:`with_positions` makes of it shares it. So it may hold what follows from facts, shapes,
-        dtypes and devices, and from which tensors there are, but nothing that follows from values, which may change in
-        place, or from where ``positions`` lie.
+        dtypes, devices and which tensors there are, but nothing from values or from where ``positions`` lie.
         """
         return {}
 
@@ -297,16 +297,6 @@ class SamplingMetadata:
             tensors |= {f"{FILTER_PREFIX}{name}": tensor for name, tensor in self.filters.items()}
         return tensors
 
-    def _check_filters(self) -> None:
-        if self.filters is None:
-            return
-        if not isinstance(self.filters, Mapping):
-            raise InvalidInputError(
-                f"'filters' needs {{name: tensor [slots]}}, found {type_name(self.filters)}. Pass a dict."
-            )
-        for name in self.filters:
-            find_filter(name)
-
 
 def _widened(tensor: Tensor) -> Tensor:
     return tensor.to(torch.int64) if tensor.dtype in _SMALL_INTEGERS else tensor
@@ -359,7 +349,6 @@ def check_form(name: str, tensor: Tensor) -> None:
 
 
 def _check_together(tensors: Mapping[str, Tensor]) -> None:
-    """Check the lengths and devices of tensors, by field, against each other. Reads no values."""
     rows = {name: tensor for name, tensor in tensors.items() if name in _ROW_FIELDS}
     slots = {name: tensor for name, tensor in tensors.items() if name not in _ROW_FIELDS}
     for equal in (slots if "row_index" in tensors else tensors, rows):
@@ -376,10 +365,6 @@ def _num_slots(tensors: Mapping[str, Tensor]) -> int | None:
 
 
 def _check_indices(tensors: Mapping[str, Tensor], *, anywhere: bool = False) -> None:
-    """Refuse slots out of range, and positions below 0.
-
-    :param anywhere: look at values on other devices than the CPU too, and wait for those.
-    """
     index = tensors.get("row_index")
     if index is not None and (anywhere or index.is_cpu) and index.shape[0]:
         slots = _num_slots(tensors)
@@ -391,16 +376,11 @@ def _check_indices(tensors: Mapping[str, Tensor], *, anywhere: bool = False) -> 
 
 
 def check_positions(positions: Tensor, *, anywhere: bool = False) -> None:
-    """Refuse positions below 0, where they lie on the CPU or ``anywhere``."""
     if positions.shape[0] and (anywhere or positions.is_cpu) and int(positions.min()) < 0:
         integers("positions", positions.tolist(), 0, MAX_POSITION)
 
 
 def missing_positions(owner: str = "") -> InvalidParameterError:
-    """Make the error for a seed without positions.
-
-    :param owner: of the seed, such as `` of row 3``.
-    """
     return InvalidParameterError(
         f"'seed'{owner} needs 'positions', found none: without them every step would draw with the same noise. "
         "Pass positions, one integer a row: the sequence length minus one."

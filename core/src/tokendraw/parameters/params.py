@@ -7,12 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-from tokendraw.backends.description.capabilities import FILTER_ORDERS, FilterOrder
+from tokendraw.backends.description import FILTER_ORDERS, FilterOrder
 from tokendraw.backends.discovery.guard import format_origin, package_of
-from tokendraw.errors.exceptions import FilterError, InvalidParameterError
-from tokendraw.errors.formatting import format_error, type_name
-from tokendraw.filters.base import Filter
-from tokendraw.filters.installed import find_filter
+from tokendraw.errors import FilterError, InvalidParameterError, format_error, type_name
+from tokendraw.filters.installed import Filter, find_filter
 from tokendraw.parameters.edits import check_edits, read_ids, refuse_edits
 from tokendraw.parameters.fields import (
     COLUMNS,
@@ -47,17 +45,14 @@ class SamplingParams(_EditFlag):
     The fields from ``repetition_penalty`` to ``stop_token_ids``, and those from ``penalty_last_n`` to
     ``thinking_budget``, change logits before all of that: ``tokendraw.load("process_logits")`` does it for requests in
     :class:`tokendraw.RequestSlots`.
-    ``from_params`` refuses them, since it keeps no history. The hash leaves out the fields that are collections,
-    equality does not.
+    ``from_params`` refuses them, since it keeps no history. The hash leaves out the fields that are collections.
 
     :ivar temperature: ``y = (x - max x) / temperature``; 0 is greedy: the argmax, the lowest token id on a tie.
     :ivar top_k: Keep every token whose value is at least the k-th largest. 0, -1 or >= V: off.
-    :ivar top_p: Keep the smallest set of largest tokens that carries at least this share of the mass, and all ties. 1:
-        off.
+    :ivar top_p: Keep the smallest set of largest tokens with at least this share of the mass, and all ties. 1: off.
     :ivar min_p: Keep tokens at least this likely relative to the likeliest. 0: off.
     :ivar seed: Any integer in [-2**63, 2**64), taken modulo 2**64. None: a fresh seed per call from torch's generator.
-    :ivar logprobs: Number of best tokens to return log-probabilities of, beside that of the drawn token; -1 or >= V:
-        all. None: no log-probabilities.
+    :ivar logprobs: Number of best tokens whose logprobs to return beside the drawn one's; -1 or >= V: all. None: none.
     :ivar filter_order: ``top_k_first``: top-p counts the mass that top-k left. ``joint``: both count the unfiltered
         mass. ``temperature_last``: the filters look at temperature 1, in the order filters from moments, top-k,
         typical-p, top-p, min-p, XTC; the draw is at ``temperature``.
@@ -66,31 +61,26 @@ class SamplingParams(_EditFlag):
     :ivar presence_penalty: p in [-2, 2]: ``x - p`` for a token in the output. 0: off.
     :ivar logit_bias: {token id: finite value that is added to the logit}. None: off.
     :ivar allowed_token_ids: Ids that may be drawn: all other tokens get -inf. None: off.
-    :ivar bad_words: Sequences of token ids: the last id of a sequence gets -inf where the other ids of the sequence end
-        the output. None: off.
+    :ivar bad_words: Sequences of token ids: the last id gets -inf where the others end the output. None: off.
     :ivar min_tokens: Number of tokens in the output below which ``stop_token_ids`` get -inf. 0: off.
-    :ivar stop_token_ids: Tokens that ``min_tokens`` holds back. A drawn stop token ends nothing in a sampler: ending a
-        request is up to the engine's loop.
+    :ivar stop_token_ids: Tokens that ``min_tokens`` holds back. Ending a request is up to the engine's loop.
     :ivar logprob_token_ids: Ids in [0, V) whose log-probabilities are returned too, in this order, beside those of the
         best tokens: ``LogprobsTensors.given_token_ids``. They come with that of the drawn token. None: off.
     :ivar filters: {name: value} of filters from moments, such as ``{"top_n_sigma": 1.0}``: see
         :mod:`tokendraw.filters`. They stand with min-p, and the strictest counts. None: off.
-    :ivar penalty_last_n: Number of tokens, the last of prompt and output together, that the three penalties count. -1:
-        all. 0: penalties off.
+    :ivar penalty_last_n: Number of tokens, the last of prompt and output, that penalties count. -1: all. 0: none.
     :ivar dry_multiplier: c of DRY, >= 0: ``x - c * dry_base ** (m - dry_allowed_length)`` for a token that followed the
         longest suffix of the history which occurs earlier too, where its length m is at least ``dry_allowed_length``.
         0: off.
     :ivar dry_base: Factor of DRY for each token of a match beyond ``dry_allowed_length``, >= 1.
     :ivar dry_allowed_length: Least length of a match that DRY reduces, >= 0.
-    :ivar dry_penalty_last_n: Number of tokens, the last of prompt and output together, that DRY searches. -1: all. 0:
-        DRY off.
+    :ivar dry_penalty_last_n: Number of tokens, the last of prompt and output, that DRY searches. -1: all. 0: DRY off.
     :ivar dry_sequence_breakers: Ids that no match of DRY contains, and whose logits DRY leaves alone. None: none.
     :ivar thinking_budget: (n, start_token_ids, end_token_ids): once n tokens are drawn behind the newest start, and
         until the end follows it, the next id of the end alone is allowed, whatever other edits forbid. None: off.
     :ivar typical_p: Of the tokens that earlier stages left, keep the smallest set with at least this share of the mass
         whose ``-log p`` lies closest to the entropy, and all tokens at the same distance. 1: off.
-    :ivar xtc_probability: Probability with which XTC drops the likeliest tokens of a row: all those above the least
-        one of probability ``xtc_threshold``. 0: off.
+    :ivar xtc_probability: Probability with which XTC drops all tokens above the least one of ``xtc_threshold``. 0: off.
     :ivar xtc_threshold: Least probability, among the tokens that all other stages left, of those that XTC counts.
     """
 
@@ -150,7 +140,6 @@ class SamplingParams(_EditFlag):
         :param vocab_size: V, if it is known. ``top_k`` and ``logprobs`` above it are not refused: they mean "off" and
             "all". What ``logprobs=-1`` asks for is held against ``max_logprobs``, and token ids against V.
         :param max_logprobs: the most ``logprobs`` that this server grants, as ``Need(max_logprobs=)``; None: any.
-            Without ``vocab_size``, -1 is beyond it.
         :returns: the parameters themselves.
         :raises InvalidParameterError: a ValueError that names the field, what it needs and what it is.
         """
@@ -174,11 +163,7 @@ _PLAIN_TYPES = [*map(type, _PLAIN_NUMBERS)]
 def stored_values(
     params: SamplingParams, row: int | str | None = None, vocab_size: int | None = None
 ) -> dict[str, Any]:
-    """Check the parameters of a request, and return them by name, as stored in tensors, in the order of ``COLUMNS``.
-
-    :param row: in its batch, or its place in words, for the message.
-    :param vocab_size: V; None: it is not known, and ids are only held against the least.
-    """
+    """Check the parameters of a request, and return them by name, as stored in tensors, in the order of ``COLUMNS``."""
     values = dict(zip(COLUMNS, _draw_values(params), strict=True))
     for parameter in PARAMETERS:
         values[parameter.name] = parameter.read(values[parameter.name], row)
@@ -195,11 +180,7 @@ def stored_values(
 
 
 def check_columns(params: Iterable[SamplingParams], *, may_edit: bool = False) -> Columns:
-    """Check the parameters of a batch, and return them by name: the :func:`stored_values` of each request.
-
-    :param params: one entry a request.
-    :param may_edit: whether requests may ask for edits of their logits, which are no part of the result.
-    """
+    """Check the parameters of a batch, and return them by name: the :func:`stored_values` of each request."""
     check = check_edits if may_edit else refuse_edits
     if isinstance(params, SamplingParams):
         raise InvalidParameterError(
@@ -244,7 +225,6 @@ def check_columns(params: Iterable[SamplingParams], *, may_edit: bool = False) -
 
 
 def read_filters(filters: Any, row: int | str | None) -> tuple[tuple[str, float], ...]:
-    """Check ``SamplingParams.filters``, and return the active filters by name, each with its value."""
     if filters is None:
         return ()
     owner = of_row(row)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,26 +19,35 @@ import importlib_metadata
 import pluggy
 from packaging.utils import canonicalize_name
 
-from tokendraw.backends.description.capabilities import Host, HostNeed
-from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.description.plugin_info import API_VERSION, OLDEST_API_VERSION, PluginInfo
+from tokendraw.backends.description import (
+    API_VERSION,
+    OLDEST_API_VERSION,
+    Host,
+    HostNeed,
+    Operation,
+    PluginInfo,
+)
 from tokendraw.backends.discovery import entry_points, guard
 from tokendraw.backends.discovery.guard import guarded, package_of
 from tokendraw.backends.discovery.settings import read_settings
 from tokendraw.backends.discovery.validation import CapabilitiesType, check_description, check_identity
-from tokendraw.backends.resolution.admission import admit, author_of, disabled_reason, reserved_reason
-from tokendraw.backends.resolution.candidate import Candidate, Choice, Extension, State
+from tokendraw.backends.resolution.candidate import (
+    Candidate,
+    Choice,
+    Extension,
+    State,
+    admit,
+    disabled_reason,
+    reserved_reason,
+)
 from tokendraw.backends.resolution.decide import assess
 from tokendraw.backends.resolution.messages import disable_setting
-from tokendraw.errors.exceptions import PluginError, is_first
-from tokendraw.errors.formatting import all_of, format_line, format_value, printable
+from tokendraw.errors import PluginError, all_of, format_line, format_value, printable
 
 if TYPE_CHECKING:
     import torch
 
 _T = TypeVar("_T")
-_log = logging.getLogger("tokendraw")
-_SLOW_PROBE_SECONDS = 1.0  # a probe looks at files and finds programs, it compiles and imports nothing
 
 _PROJECT = "tokendraw"
 hookspec = pluggy.HookspecMarker(_PROJECT)
@@ -52,19 +59,14 @@ class HookSpecs:
 
     @hookspec(firstresult=True)
     def tokendraw_describe(self) -> PluginInfo:
-        """Describe the plugin. Called right after it is loaded, and when plugins are looked for again.
-
-        Pure data: no imports, no devices.
-        What depends on the version of the upstream library may be read from its files.
-        """
+        """Describe the plugin: pure data, no imports, no devices, but for the files of the upstream library."""
         raise NotImplementedError  # a specification, never called
 
     @hookspec(firstresult=True)
     def tokendraw_probe(self, operation: str, host: Host, need: HostNeed) -> str | None:
         """Say in words why this machine cannot serve ``operation``; None if it can. Optional.
 
-        Called only after the declared capabilities fit ``host`` and ``need``. Look, do not import: a compiler
-        on PATH, a prebuilt module on disk.
+        Called if the declared capabilities fit. Look, do not import: a compiler on PATH, a prebuilt module on disk.
         """
         raise NotImplementedError
 
@@ -86,17 +88,10 @@ class Discovery:
     """Hooks of each plugin that loaded, by its name."""
 
     def candidates(self, operation: Operation, need: HostNeed) -> tuple[Candidate, ...]:
-        """Assess and probe every plugin for an operation, with state and reason. A plugin's failure raises nothing.
-
-        :param need: of the operation's need type.
-        """
+        """Assess and probe every plugin for an operation, with state and reason. A plugin's failure raises nothing."""
         return tuple(self._assess(c, operation, need) for c in self.plugins)
 
     def offered(self, name: str, operation: Operation) -> Any:
-        """Look up the capabilities of a loaded plugin in an operation.
-
-        :raises KeyError: there is none of that name, or it does not offer the operation.
-        """
         info = next(c.info for c in self.plugins if c.name == name and c.info is not None)
         return info.operations[operation.name]
 
@@ -108,7 +103,6 @@ class Discovery:
         candidate = assess(candidate, operation, self.host, need, explicit=explicit)
         if candidate.state is not State.AVAILABLE:
             return candidate
-        start = time.monotonic()
         try:
             reason = guarded(
                 "tokendraw_probe",
@@ -116,11 +110,6 @@ class Discovery:
             )
         except PluginError as error:
             return replace(candidate, state=State.BROKEN, reason=str(error))
-        finally:
-            seconds, name = time.monotonic() - start, candidate.name
-            if seconds > _SLOW_PROBE_SECONDS and is_first(("slow probe", name)):
-                text = "tokendraw_probe of %r took %.1f s, needs less than %g s. Report it to %s."
-                _log.warning(text, name, seconds, _SLOW_PROBE_SECONDS, author_of(name))
         if reason is None:
             return candidate
         words = format_line(reason) if isinstance(reason, str) else ""
@@ -131,10 +120,7 @@ class Discovery:
 
 
 def gather(host: Host, choice: Choice, type_of: CapabilitiesType) -> Discovery:
-    """Find and load every installed plugin. Raises nothing on their account.
-
-    :param type_of: looks up the types of capabilities that plugins may offer.
-    """
+    """Find and load every installed plugin. Raises nothing on their account."""
     plugins: list[Candidate] = []
     hooks: dict[str, pluggy.HookRelay] = {}
     for candidate in admit(entry_points.find_entry_points(), choice):

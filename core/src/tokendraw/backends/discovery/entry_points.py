@@ -1,8 +1,7 @@
 """Lists the entry points of tokendraw's groups and their distributions, without running any of their code.
 
 The core walks them itself, since a loader that stops at the first broken plugin would let one distribution switch off
-all others. Versions come from metadata, never from an import and never from ``find_spec``: a folder or another project
-may have the same import name.
+all others. Versions come from metadata, never from an import or ``find_spec``: a folder may have the same name.
 """
 
 from __future__ import annotations
@@ -15,26 +14,20 @@ import importlib_metadata
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tokendraw.backends.description.plugin_info import NAME_RULE, is_name
-from tokendraw.backends.resolution.admission import is_first_party
-from tokendraw.backends.resolution.candidate import Candidate, Extension, State
+from tokendraw.backends.description import NAME_RULE, is_name
+from tokendraw.backends.resolution.candidate import Candidate, Extension, State, is_first_party
 from tokendraw.backends.resolution.upstream import is_version
-from tokendraw.errors.formatting import format_value, is_printable, printable
+from tokendraw.errors import format_value, is_printable, printable
 
 PLUGIN_GROUP = "tokendraw.plugins"
 FILTER_GROUP = "tokendraw.filters"
-"""Entry point group of filters from moments: see :mod:`tokendraw.filters`."""
 OPERATION_GROUP = "tokendraw.operations"
-"""Entry point group of operations beside the core's own: see :class:`tokendraw.plugin.Operation`."""
 
 
 def declarations(
     group: str, fits: Callable[[str], object] = is_name, rule: str = NAME_RULE
 ) -> Iterator[Extension]:
-    """Yield every entry point of a group, once for each name in a distribution: found, or broken by its form alone.
-
-    :param fits: whether the name is one, as ``rule`` says in words.
-    """
+    """Yield every entry point of a group, once for each name in a distribution: found, or broken by its form alone."""
     for owner, version, folder, entries in _distributions(group):
         for name, value in entries.items():
             fault = None

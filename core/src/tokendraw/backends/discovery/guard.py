@@ -1,16 +1,23 @@
-"""Turns any exception from a plugin's code into a reason in words, with the line of that code."""
+"""Contains the code of plugins and engines: any exception is a reason in words, with the line of that code.
+
+What may pollute, block or end the process is called in a new one.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import PurePath
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tokendraw.backends.discovery import settings
-from tokendraw.errors.exceptions import PluginError
-from tokendraw.errors.formatting import format_error, printable
+from tokendraw.errors import PluginError, format_error, printable
 
 T = TypeVar("T")
 
@@ -28,11 +35,8 @@ def watched(name: str, advice: str) -> contextlib.AbstractContextManager[object]
 def guarded(action: str, call: Callable[[], T], package: str = "") -> T:
     """Call a plugin's code, and raise any exception as a PluginError, whose cause it is.
 
-    A plugin that calls ``sys.exit`` must not end its host, so this catches more than ``Exception``; only an
-    interrupt from the keyboard is the user's own.
-
-    :param action: such as ``loading 'acme:plugin'``.
-    :param package: of the plugin; the message ends with the line in it that was running.
+    A plugin that calls ``sys.exit`` must not end its host, so this catches more than ``Exception``; only an interrupt
+    from the keyboard is the user's own. The message ends with the line of ``package`` that was running.
     """
     try:
         return call()
@@ -65,3 +69,60 @@ def format_origin(error: BaseException, package: str) -> str:
             origin = f" ({printable(PurePath(*path.parts[-depth:]).as_posix())}:{trace.tb_lineno})"
         trace = trace.tb_next
     return origin
+
+
+TIMEOUT_SECONDS = 300
+"""Time limit of a call; a cold import over a network takes tens of seconds."""
+
+# The parent's path comes before any other import: the working folder may hold modules of any name.
+_CODE = """\
+import sys
+function, count = sys.argv[1], int(sys.argv[2])
+arguments, sys.path[:] = sys.argv[3 : 3 + count], sys.argv[3 + count :]
+import importlib
+module, _, name = function.partition(":")
+getattr(importlib.import_module(module), name)(*arguments)
+"""
+
+
+class ProcessResult(NamedTuple):
+    """Last line on stdout, parsed as JSON (None if missing or malformed), and exit status (None after a timeout)."""
+
+    value: Any
+    exit_status: int | None
+
+
+def call_in_new_process(
+    function: str, *arguments: str, timeout_seconds: float | None = None, verbose: bool = False
+) -> ProcessResult:
+    """Call ``module:function`` in a new process, and read the JSON that the function prints as its last line."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _CODE, function, str(len(arguments)), *arguments, *map(os.fsdecode, sys.path)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=None if verbose else subprocess.DEVNULL,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    )
+    exit_status = None
+    with process:
+        try:
+            output, _ = process.communicate(timeout=timeout_seconds or TIMEOUT_SECONDS)
+            exit_status = process.returncode
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            output, _ = process.communicate()
+        finally:
+            _kill(process)
+    try:
+        return ProcessResult(json.loads(output.splitlines()[-1]), exit_status)
+    except (IndexError, ValueError):
+        return ProcessResult(None, exit_status)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()

@@ -1,8 +1,7 @@
 """Reads settings from outside the program: ``TOKENDRAW_*`` variables and a configuration file.
 
 ``docs/operators.md`` lists the variables. The file is TOML with the keys ``sampler`` (a string), ``priority`` and
-``disable`` (lists of strings). A variable goes before the file, key by key; an empty variable counts as unset. Nothing
-is read at import.
+``disable`` (lists of strings). A variable goes before the file, key by key; an empty one counts as unset.
 """
 
 from __future__ import annotations
@@ -15,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tokendraw.backends.discovery.entry_points import FILTER_GROUP, OPERATION_GROUP, declarations
-from tokendraw.backends.resolution.admission import FIRST_PARTY
-from tokendraw.backends.resolution.candidate import Choice
-from tokendraw.errors.exceptions import SettingsError
-from tokendraw.errors.formatting import format_line, format_value, nearest, one_of, printable
+from tokendraw.backends.resolution.candidate import FIRST_PARTY, Choice
+from tokendraw.errors import SettingsError, format_line, format_value, nearest, one_of, printable
 
 _PREFIX = "TOKENDRAW_"
 VARIABLES = (
@@ -150,15 +147,11 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
 
 
 def is_debugging() -> bool:
-    """Whether ``TOKENDRAW_DEBUG`` is set."""
     return _boolean("TOKENDRAW_DEBUG", os.environ.get("TOKENDRAW_DEBUG", "").strip() or "0")
 
 
 def is_switched_off(variable: str) -> bool:
-    """Whether a variable with default on, such as ``TOKENDRAW_VLLM``, is set to 0 or false.
-
-    :raises SettingsError: it is set to something else than a boolean.
-    """
+    """Whether a variable with default on, such as ``TOKENDRAW_VLLM``, is set to 0 or false."""
     return not _boolean(variable, os.environ.get(variable, "").strip() or "1")
 
 

@@ -12,15 +12,20 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tokendraw.backends.description.capabilities import MAX_WORD_CHARS, HostCapabilities, are_words
-from tokendraw.backends.description.declared import rules_of
-from tokendraw.backends.description.plugin_info import MAX_PRIORITY, PluginInfo, Release, Upstream
+from tokendraw.backends.declared import rules_of
+from tokendraw.backends.description import (
+    MAX_PRIORITY,
+    MAX_WORD_CHARS,
+    HostCapabilities,
+    PluginInfo,
+    Release,
+    Upstream,
+    are_words,
+)
 from tokendraw.backends.resolution.upstream import is_in_range, release_of, tested_range
-from tokendraw.errors.exceptions import PluginError
-from tokendraw.errors.formatting import MAX_TEXT_CHARS, format_value, is_printable, one_of, printable
+from tokendraw.errors import MAX_TEXT_CHARS, PluginError, format_value, is_printable, one_of, printable
 
 CapabilitiesType: TypeAlias = Callable[[str], type[HostCapabilities]]
-"""Looks up the type of capabilities in an operation by name."""
 
 
 def _require(fits: bool, subject: str, needed: str, value: object) -> None:
@@ -29,10 +34,6 @@ def _require(fits: bool, subject: str, needed: str, value: object) -> None:
 
 
 def check_identity(info: object, name: str) -> PluginInfo:
-    """Return ``info`` if it is the description of the plugin selected by users as ``name``.
-
-    :raises PluginError: it is not; the message is a reason in words.
-    """
     if not isinstance(info, PluginInfo):
         found = _kind(info)
         raise PluginError(f"tokendraw_describe needs to return a tokendraw.plugin.PluginInfo, found {found}")
@@ -46,11 +47,7 @@ def check_identity(info: object, name: str) -> PluginInfo:
 
 
 def check_description(info: PluginInfo, type_of: CapabilitiesType) -> PluginInfo:
-    """Check a description of sound identity, which has to make sense only if the API version is ours.
-
-    :param type_of: looks up the types of capabilities that plugins may offer.
-    :raises PluginError: the message is a reason in words.
-    """
+    """Check a description of sound identity, which has to make sense only if the API version is ours."""
     for field in ("summary", "verified", "kernels"):
         needed = f"one printable line of at most {MAX_TEXT_CHARS} characters"
         _require(is_printable(getattr(info, field)), f"PluginInfo.{field}", needed, getattr(info, field))
@@ -87,10 +84,6 @@ def _capabilities(name: str, offered: object, type_of: CapabilitiesType) -> Host
 
 
 def check_upstream(upstream: Upstream) -> Upstream:
-    """Check a plugin's description of the upstream: range, tested versions, and table of releases.
-
-    :raises PluginError: the message is a reason in words.
-    """
     name, versions = upstream.distribution, upstream.versions
     tested, releases, found = upstream.tested, upstream.releases, upstream.found
     is_name = partial(canonicalize_name, validate=True)
@@ -155,7 +148,6 @@ def _release(text: str) -> Version:
 
 
 def _parses(kind: Callable[[str], object], text: object) -> bool:
-    """Whether a short printable text parses as a kind of text, such as a version."""
     if not is_printable(text, MAX_WORD_CHARS):
         return False
     try:

@@ -8,25 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tokendraw.backends.description.capabilities import (
+from tokendraw.backends.description import (
     Capabilities,
+    Check,
     Host,
     HostCapabilities,
     HostNeed,
     Need,
+    Operation,
     Seeding,
 )
-from tokendraw.backends.description.operation import Check, Operation
-from tokendraw.errors.formatting import all_of, dotted, one_of
+from tokendraw.errors import all_of, dotted, one_of
 
 
 def is_made_for(capabilities: HostCapabilities, host: Host) -> bool:
-    """Whether a backend is made for this kind of device."""
     return capabilities.device_types is None or host.device_type in capabilities.device_types
 
 
 def device_type(capabilities: HostCapabilities, host: Host, need: HostNeed) -> str | None:
-    """Compare the kind of device."""
     if is_made_for(capabilities, host):
         return None
     assert capabilities.device_types is not None
@@ -84,10 +83,7 @@ HOST_CHECKS: tuple[Check, ...] = (device_type, compute_capability, rocm_arch, sm
 def first_reason(
     operation: Operation, offered: Mapping[str, HostCapabilities], host: Host, need: HostNeed
 ) -> str | None:
-    """Find the first reason why a plugin that offers these operations cannot serve one; None if it can.
-
-    The machine goes first, then the request, as a person would look.
-    """
+    """Find the first reason why a plugin that offers these operations cannot serve one, the machine first."""
     capabilities = offered.get(operation.name)
     if capabilities is None:
         return f"needs the operation {operation.name}, found {all_of(sorted(offered))}"
@@ -106,14 +102,12 @@ _SEEDING_RANK: dict[Seeding, int] = {"none": 0, "launch": 1, "counter": 2}
 
 
 def dtype(capabilities: Capabilities, host: Host, need: Need) -> str | None:
-    """Compare the dtype of the logits, if known."""
     if need.dtype is None or need.dtype in capabilities.dtypes:
         return None
     return f"the request needs logits in {need.dtype}, found {all_of(capabilities.dtypes)}"
 
 
 def vocab_size(capabilities: Capabilities, host: Host, need: Need) -> str | None:
-    """Compare the size of the vocabulary, if known."""
     limit = capabilities.max_vocab_size
     if need.vocab_size is None or limit is None or need.vocab_size <= limit:
         return None
@@ -129,21 +123,18 @@ def filter_orders(capabilities: Capabilities, host: Host, need: Need) -> str | N
 
 
 def gumbel_dtype(capabilities: Capabilities, host: Host, need: Need) -> str | None:
-    """Compare the precision of the noise."""
     if need.gumbel_dtype in capabilities.gumbel_dtypes:
         return None
     return f"the request needs {need.gumbel_dtype} noise, found {all_of(capabilities.gumbel_dtypes)}"
 
 
 def seeding(capabilities: Capabilities, host: Host, need: Need) -> str | None:
-    """Compare the seeding of the noise."""
     if _SEEDING_RANK[capabilities.seeding] >= _SEEDING_RANK[need.seeding]:
         return None
     return f"the request needs {need.seeding} seeding, found {capabilities.seeding}"
 
 
 def tie_rule(capabilities: Capabilities, host: Host, need: Need) -> str | None:
-    """Compare the treatment of tokens tied with the last kept token."""
     if need.tie_rule in (None, "either", capabilities.tie_rule):
         return None
     return f"the request needs tie rule {need.tie_rule}, found {capabilities.tie_rule}"

@@ -8,11 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tokendraw.backends.description.capabilities import Host, HostNeed
-from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description import Host, HostNeed, Operation
 from tokendraw.backends.resolution import checks, messages, upstream
-from tokendraw.backends.resolution.admission import admit, conflicts
-from tokendraw.backends.resolution.candidate import Candidate, Choice, Decision, Resolution, State
+from tokendraw.backends.resolution.candidate import (
+    Candidate,
+    Choice,
+    Decision,
+    Resolution,
+    State,
+    admit,
+    conflicts,
+)
 
 
 def assess(
@@ -66,7 +72,12 @@ def decide(
         key=choice.rank,
     )
     available = [c for c in assessed if c.state is State.AVAILABLE]
-    chosen = _chosen(assessed, available, operation, host, choice)
+    if choice.sampler is not None:
+        chosen = _available(choice.sampler, assessed, operation, host, choice)
+    elif available:
+        chosen = available[0]
+    else:
+        raise messages.nothing_serves(assessed, operation.name, host, choice)
     partial, companion, beyond = _companions(chosen, available if companions else (), operation, need)
     if choice.names is not None and companions:
         pinned = [
@@ -95,20 +106,6 @@ def decide(
         beyond=beyond,
         partial_companion=partial.name if partial else None,
     )
-
-
-def _chosen(
-    assessed: Sequence[Candidate],
-    available: Sequence[Candidate],
-    operation: Operation,
-    host: Host,
-    choice: Choice,
-) -> Candidate:
-    if choice.sampler is None:
-        if not available:
-            raise messages.nothing_serves(assessed, operation.name, host, choice)
-        return available[0]
-    return _available(choice.sampler, assessed, operation, host, choice)
 
 
 def _available(

@@ -1,21 +1,21 @@
-"""Words refusals of a choice and warnings about a decision.
-
-A refusal says what was asked, by whom, why not, what would work, and how to undo it. A warning is about a plugin that
-was passed over, or an untested version of its upstream.
-"""
+"""Words refusals of a choice (asked, by whom, why not, what works, how to undo it) and warnings about a decision."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tokendraw.backends.description.capabilities import Host
-from tokendraw.backends.description.plugin_info import is_name
+from tokendraw.backends.description import Host, is_name
 from tokendraw.backends.resolution import checks
 from tokendraw.backends.resolution import upstream as _upstream
-from tokendraw.backends.resolution.admission import FIRST_PARTY_OPERATIONS, claimants
-from tokendraw.backends.resolution.candidate import Candidate, Choice, Decision, State
-from tokendraw.errors.exceptions import DuplicatePluginError, SamplerUnavailableError
-from tokendraw.errors.formatting import NATIVE, all_of, nearest
+from tokendraw.backends.resolution.candidate import (
+    FIRST_PARTY_OPERATIONS,
+    Candidate,
+    Choice,
+    Decision,
+    State,
+    claimants,
+)
+from tokendraw.errors import NATIVE, DuplicatePluginError, SamplerUnavailableError, all_of, nearest
 
 INSTALL = f"run {NATIVE}"
 
@@ -23,7 +23,6 @@ INSTALL = f"run {NATIVE}"
 def explicit_refusal(
     reason: str, name: str, assessed: Sequence[Candidate], operation: str, host: Host, choice: Choice
 ) -> SamplerUnavailableError:
-    """Refuse a sampler by name that is installed and cannot serve."""
     others = [c.name for c in assessed if c.state is State.AVAILABLE and c.name != name]
     if others:
         works = f"Available here: {all_of(dict.fromkeys(others))}."
@@ -43,7 +42,6 @@ def explicit_refusal(
 def unknown_name(
     name: str, assessed: Sequence[Candidate], operation: str, host: Host, choice: Choice
 ) -> SamplerUnavailableError:
-    """Refuse a sampler by name that is not installed."""
     near = nearest(name, [c.name for c in assessed])
     hint = "" if near is None else f", the nearest installed name is {near!r}"
     reason = f"no plugin of that name is installed{hint}"
@@ -53,7 +51,6 @@ def unknown_name(
 def nothing_serves(
     assessed: Sequence[Candidate], operation: str, host: Host, choice: Choice
 ) -> SamplerUnavailableError:
-    """Report that no candidate can serve."""
     found = "; ".join(dict.fromkeys(f"{c.name}: {c.reason}" for c in assessed)) or "no plugin"
     native = next((c for c in assessed if c.name == "native"), None)
     if native is None and operation not in FIRST_PARTY_OPERATIONS:
@@ -70,7 +67,6 @@ def nothing_serves(
 
 
 def duplicate_name(disputed: Mapping[str, Sequence[Candidate]], choice: Choice) -> DuplicatePluginError:
-    """Report a requested name that two distributions claim."""
     found = "; ".join(
         f"{name!r} is claimed by {all_of(claimants(owners))}" for name, owners in disputed.items()
     )
@@ -93,7 +89,6 @@ def install(what: str, decisions: Iterable[Decision]) -> str:
 
 
 def undo(choice: Choice) -> str:
-    """Say how an explicit choice is taken back."""
     if choice.names is not None:
         return "Choose another one, on every rank."
     if choice.source.startswith("TOKENDRAW_"):
@@ -126,20 +121,9 @@ def fallback_warning(
     return f"{found}.{using(chosen.name)} Set {disable} to silence this."
 
 
-def failed_call(name: str, reason: str, successor: str, choice: Choice) -> str:
-    """Report a backend whose call failed, and its successor."""
-    disable = disable_setting([name], choice)
-    return f"{name!r} failed: {reason}.{using_from_here_on(successor)} Set {disable} to silence this."
-
-
 def using(name: str) -> str:
     """Name the selected sampler: the sentence of :func:`fallback_warning` that an error leaves out."""
     return f" Using {name!r}."
-
-
-def using_from_here_on(name: str) -> str:
-    """Name the successor: the sentence of :func:`failed_call` that an error leaves out."""
-    return f" Using {name!r} from here on."
 
 
 def disable_setting(names: Iterable[str], choice: Choice) -> str:
@@ -176,8 +160,6 @@ def _is_expected(candidate: Candidate, operation: str, host: Host) -> bool:
 
 
 def _outranks(candidate: Candidate, chosen: Candidate, choice: Choice) -> bool:
-    if (
-        candidate.info is None
-    ):  # too broken to state its priority: silence would hide the loss of a fast plugin
+    if candidate.info is None:  # it states no priority: silence would hide the loss of a fast plugin
         return choice.place(candidate.name) <= choice.place(chosen.name)
     return choice.rank(candidate) < choice.rank(chosen)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from tokendraw.backends.description.plugin_info import Release, Upstream
-from tokendraw.errors.formatting import one_of
+from tokendraw.backends.description import Release, Upstream
+from tokendraw.errors import one_of
 
 
 def reason_against(upstream: Upstream, installed: str | None, operation: str) -> str | None:
@@ -111,7 +111,6 @@ def release_of(upstream: Upstream, version: str, operation: str | None) -> Relea
 
 
 def is_in_range(upstream: Upstream, version: str) -> bool:
-    """Whether a version is in the plugin's range."""
     return SpecifierSet(upstream.versions).contains(version, prereleases=True)
 
 
@@ -122,15 +121,10 @@ def is_tested(upstream: Upstream, installed: str) -> bool:
 
 
 def tested_range(tested: str) -> SpecifierSet:
-    """Read an entry of ``Upstream.tested``, a version or a range.
-
-    :raises ValueError: it is neither.
-    """
     return SpecifierSet(f"=={Version(tested)}" if is_version(tested) else tested)
 
 
 def is_version(installed: str) -> bool:
-    """Whether a text is a version of PEP 440."""
     try:
         Version(installed)
     except ValueError:  # InvalidVersion, or more digits than Python converts

@@ -15,8 +15,7 @@ from dataclasses import dataclass, fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import format_value, nearest, one_of
+from tokendraw.errors import InvalidParameterError, format_value, nearest, one_of
 
 _YES_OR_NO = {
     **dict.fromkeys(("yes", "true", "on", "1"), True),
@@ -36,8 +35,6 @@ class Rule:
 
 
 def at_least(least: int) -> Rule:
-    """Make the rule of an integer from ``least`` on."""
-
     def fits(value: Any) -> bool:
         is_integer = type(value) is int or (
             isinstance(value, numbers.Integral) and not isinstance(value, bool)
@@ -48,12 +45,10 @@ def at_least(least: int) -> Rule:
 
 
 def among(words: tuple[str, ...]) -> Rule:
-    """Make a rule: exactly a word of ``words``."""
     return Rule(tuple(map(repr, words)), lambda value: isinstance(value, str) and value in words, words)
 
 
 def some_of(words: tuple[str, ...]) -> Rule:
-    """Make a rule: a non-empty tuple of words of ``words``."""
     is_word = among(words).fits
 
     def fits(value: Any) -> bool:
@@ -63,10 +58,6 @@ def some_of(words: tuple[str, ...]) -> Rule:
 
 
 def check_fields(record: Any) -> None:
-    """Check every field of a dataclass against its declaration.
-
-    :raises InvalidParameterError: a ValueError that names the field, what it needs, what it is and what is nearest.
-    """
     names, values_of, rules = _rules(type(record))  # type: ignore[arg-type]
     for name, value, rule in zip(names, values_of(record), rules, strict=True):
         if not rule.fits(value):
@@ -74,7 +65,6 @@ def check_fields(record: Any) -> None:
 
 
 def rules_of(record: type) -> dict[str, Rule]:
-    """Return the rule of each field of a dataclass."""
     names, _, rules = _rules(record)
     return dict(zip(names, rules, strict=True))
 
@@ -88,10 +78,7 @@ def _rules(record: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ..
 
 
 def read_field(record: type, name: str, text: str) -> Any:
-    """Read a field's value from text: ``8``, ``true``, ``none``, a word, or words separated by commas.
-
-    :raises InvalidParameterError: a ValueError: the dataclass has no such field, or that is nothing it may be.
-    """
+    """Read a field's value from text: ``8``, ``true``, ``none``, a word, or words separated by commas."""
     rule = rules_of(record).get(name)
     if rule is None:
         raise InvalidParameterError(
@@ -115,7 +102,6 @@ def _misfit(record: type, name: str, rule: Rule, value: object, mend: str) -> In
 
 
 def rule_of(hint: Any) -> Rule:
-    """Return the rule of a type, or the rule in its ``Annotated``."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return next(rule for rule in arguments if isinstance(rule, Rule))

@@ -20,11 +20,17 @@ from typing import Any, ClassVar, Self, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensors import first_of, misfit
-from tokendraw.backends.description.operation import Operation, first_reason
-from tokendraw.calls.call import Call, OutputCheck, wrong_object
-from tokendraw.calls.provider import Provider, method
-from tokendraw.errors.exceptions import PluginError
+from tokendraw import PluginError
+from tokendraw.plugin import (
+    Call,
+    Operation,
+    OutputCheck,
+    Provider,
+    first_of,
+    misfit,
+    provider_method,
+    wrong_object,
+)
 
 Arguments: TypeAlias = dict[str, Any]
 Size: TypeAlias = tuple[int, ...]
@@ -43,8 +49,7 @@ class TensorFunction:
     :ivar make: Makes random arguments on the CPU, as (generator, size, options of a way by name).
     :ivar sizes: Sizes of tests, the smallest first, the last large enough to be divided among threads.
     :ivar result: Shape and dtype of the returned tensor, which is dense and new; None with ``out``.
-    :ivar out: Allocates what a backend writes into and returns, where the argument ``out`` is None; None: it returns a
-        tensor.
+    :ivar out: Allocates what a backend writes into where the argument ``out`` is None; None: it returns a tensor.
     :ivar ways: Options of each way to call it; a requirement of the operation may be about one.
     :ivar edges: Makes arguments of further tests likewise, as (generator, options): extremes, strides.
     :ivar timed: Sizes that the bench times, by the name of its preset; none: it does not.
@@ -174,22 +179,19 @@ def tensor_operation(
     }
 
     def prove(backend: Any, capabilities: Any, device: torch.device, need: Any) -> None:
-        """Compare the first example of every way within the capabilities with the reference.
-
-        :raises PluginError: form or values are wrong.
-        """
+        """Compare the first example of every way within the capabilities with the reference."""
         unsupported = operation.unsupported(capabilities, need)
         for name, function in functions.items():
             for way in function.ways:
                 call = example(calls[name], function.sizes[0], device, **way)
-                if first_reason(unsupported, call, capabilities) is None:
+                if not any(each.is_asked(call, capabilities) for each in unsupported):
                     output = call.run(backend)
                     reason = call.output_check(need)(output) or call.wrong_values(output, need)
                     if reason is not None:
                         words = ", ".join(map(str, (name, *way.values())))
                         raise PluginError(f"the proof call {words} needs {reason}")
 
-    methods = {name: method(operation, call, object) for name, call in calls.items()}
+    methods = {name: provider_method(operation, call, object) for name, call in calls.items()}
     members = {"_operations": (operation,), "__doc__": doc, "__module__": operation.module, **methods}
     return calls, type("TensorProvider", (Provider,), members), prove
 

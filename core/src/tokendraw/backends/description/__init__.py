@@ -1,1 +1,0 @@
-"""Frozen records: capabilities of plugins, needs of callers, facts of a machine."""

@@ -1,1 +1,0 @@
-"""Exceptions and warnings, and the wording of messages."""

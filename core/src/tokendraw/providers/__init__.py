@@ -1,1 +1,0 @@
-"""``load_sampler``, ``load``, ``resolve``, ``discover``, and ``Sampler``."""
