@@ -19,9 +19,8 @@ from tokendraw_bench import run as _run
 from tokendraw_bench.commands.html import write_report
 from tokendraw_bench.timing import HostLoad
 from tokendraw_testing import Line, Report, Status
-from tokendraw_testing.kit import fuzz
-from tokendraw_testing.kit.fuzz_report import FuzzFinding, FuzzReport
-from tokendraw_testing.kit.matrix import places
+from tokendraw_testing.kit import run as running
+from tokendraw_testing.kit.report import FuzzFinding, FuzzReport, places
 
 
 @pytest.fixture
@@ -178,7 +177,7 @@ def test_random_cases_of_a_check(no_libraries, monkeypatch, tmp_path):
     facts = {"device": "cpu", "quick": False, "seed": 0, "cases": {"sample": 1200}, "checks": 0, "jobs": 1}
     facts |= {"left_out": ("score",), "looked": (), "places": PLACES, "elapsed": 1.0}
     report = FuzzReport(sampler="native", findings=(finding,), **facts)
-    monkeypatch.setattr(fuzz, "fuzz", lambda *_, **__: report)
+    monkeypatch.setattr(running, "fuzz", lambda *_, **__: report)
     file = tmp_path / "fuzz.html"
     assert call("check", "native", "--device", "cpu", "--fuzz", 9, "--html", file).exit_code == 1
     assert "1,200 random cases of sample, none of score." in (text := text_of(file))

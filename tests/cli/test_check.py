@@ -21,9 +21,8 @@ from tokendraw_testing import Line, Report, Status, properties
 from tokendraw_testing.commands import matrix_lines
 from tokendraw_testing.commands.matrix_lines import print_matrix
 from tokendraw_testing.filter_check import line_names
-from tokendraw_testing.kit import fuzz
-from tokendraw_testing.kit.fuzz_report import FuzzFinding, FuzzReport, first_of_each_sort
-from tokendraw_testing.kit.matrix import Place, places
+from tokendraw_testing.kit import run as running
+from tokendraw_testing.kit.report import FuzzFinding, FuzzReport, Place, first_of_each_sort, places
 from tokendraw_testing.kit.trial import MOST_CHECKS
 
 HEADING = (
@@ -377,7 +376,7 @@ def finds(monkeypatch):
                 elapsed=60.25,
             )
 
-        monkeypatch.setattr(fuzz, "fuzz", run)
+        monkeypatch.setattr(running, "fuzz", run)
         return calls
 
     return find

@@ -8,7 +8,7 @@ from tokendraw import BatchFacts, Drafts, SamplingMetadata, SamplingParams
 from tokendraw.plugin import HostCapabilities, ProcessCapabilities
 from tokendraw_testing import Subject, run
 from tokendraw_testing.cases.edits import EditRequest
-from tokendraw_testing.kit.matrix import Place, places, width_class
+from tokendraw_testing.kit.report import Place, places, width_class
 from tokendraw_testing.process_logits import ProcessSubject
 from tokendraw_testing.subjects import SampleSubject, VerifySubject
 

@@ -14,7 +14,7 @@ from mutants.samplers import SamplerMutant, sampler_mutant
 from tokendraw_testing import Effort, Status, Subject, properties, run
 from tokendraw_testing.conformance import SamplerConformance
 from tokendraw_testing.kit import threads, workers
-from tokendraw_testing.kit.fuzz import fuzz
+from tokendraw_testing.kit.run import fuzz
 
 LINES = ("threads", "verify threads", "process threads")
 ONE_SCRATCH = RACES[0]

@@ -10,7 +10,7 @@ from numpy_sampler import modest
 from tokendraw.plugin import Capabilities
 from tokendraw_testing import Effort, Property, Status, Subject, run
 from tokendraw_testing.kit import run as running
-from tokendraw_testing.kit.operation import OperationKit
+from tokendraw_testing.kit.property import OperationKit
 from tokendraw_testing.subjects import SampleSubject
 
 TINY = Effort.tiny()

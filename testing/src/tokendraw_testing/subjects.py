@@ -36,8 +36,8 @@ from tokendraw.plugin import (
     VerifyMode,
 )
 from tokendraw.tools import find_unsupported
-from tokendraw_testing.kit.matrix import Place, places, width_class
 from tokendraw_testing.kit.property import Refusal
+from tokendraw_testing.kit.report import Place, places, width_class
 from tokendraw_testing.kit.subject import OperationSubject
 
 

@@ -13,13 +13,10 @@ import torch
 from tokendraw.plugin import TensorFunction
 from tokendraw.tools import TensorCall, difference, find_operation, find_unsupported, on_device, tensors_of
 from tokendraw_testing.kit.device import capture, require_no_wait
-from tokendraw_testing.kit.inputs import require_unmodified
-from tokendraw_testing.kit.operation import OperationKit
-from tokendraw_testing.kit.property import Properties, Refusal
-from tokendraw_testing.kit.refusals import require_refusal
-from tokendraw_testing.kit.subject import OperationSubject
+from tokendraw_testing.kit.property import OperationKit, Properties, Refusal
+from tokendraw_testing.kit.subject import OperationSubject, require_refusal
 from tokendraw_testing.kit.threads import RepeatedCall, require_cpu_threads, require_thread_free, thread_words
-from tokendraw_testing.kit.trial import Trial, Violation
+from tokendraw_testing.kit.trial import Trial, Violation, require_unmodified
 
 _SENTINEL = 0x5A
 """Byte that stands in all memory that a call is given to write, and around it."""

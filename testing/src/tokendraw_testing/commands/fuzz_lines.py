@@ -13,7 +13,7 @@ from tokendraw_testing.commands.matrix_lines import print_matrix
 
 if TYPE_CHECKING:
     from tokendraw_testing.kept_sets import KeptSets
-    from tokendraw_testing.kit.fuzz_report import FuzzFinding, FuzzReport
+    from tokendraw_testing.kit.report import FuzzFinding, FuzzReport
 
 _MOST_SHOWN = 20
 

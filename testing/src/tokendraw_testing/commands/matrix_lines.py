@@ -10,7 +10,7 @@ import click
 from tokendraw.commands import console_width
 
 if TYPE_CHECKING:
-    from tokendraw_testing.kit.matrix import Looked, Place
+    from tokendraw_testing.kit.report import Looked, Place
 
 _UNCOVERED = "."
 _LABEL = "ids in the vocabulary, up to"

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from tokendraw.plugin import GumbelDtype
     from tokendraw_testing import Subject
     from tokendraw_testing.kept_sets import KeptSets
-    from tokendraw_testing.kit.fuzz_report import FuzzFinding, FuzzReport
-    from tokendraw_testing.kit.report import Report
+    from tokendraw_testing.kit.report import FuzzFinding, FuzzReport, Report
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,8 @@ from tokendraw.commands import progress, progress_bar
 if TYPE_CHECKING:
     from tokendraw_testing import Subject
     from tokendraw_testing.kept_sets import KeptSets
-    from tokendraw_testing.kit.fuzz_report import FuzzReport
     from tokendraw_testing.kit.property import Property
-    from tokendraw_testing.kit.report import Line, Report
+    from tokendraw_testing.kit.report import FuzzReport, Line, Report
 
 _MOST_NAMES = 3
 
@@ -87,7 +86,7 @@ def _print_finished(lines: Sequence[Line], total: int) -> None:
 
 def fuzz(subject: Subject, seconds: float, operation: str | None, jobs: int | None) -> FuzzReport:
     """Check random cases; a bar on stderr, or a line now and then, shows seconds, cases and findings."""
-    from tokendraw_testing.kit import fuzz
+    from tokendraw_testing.kit import run
     from tokendraw_testing.kit.workers import usual_jobs
 
     with progress_bar(round(seconds), "seconds") as show:
@@ -101,15 +100,15 @@ def fuzz(subject: Subject, seconds: float, operation: str | None, jobs: int | No
             show(f"{cases:,} cases, {findings:,} findings", done)
 
         jobs = jobs or usual_jobs(subject)
-        return fuzz.fuzz(subject, seconds, operation=operation, jobs=jobs, progress=count)
+        return run.fuzz(subject, seconds, operation=operation, jobs=jobs, progress=count)
 
 
 def fuzz_case(subject: Subject, number: int, operation: str | None) -> FuzzReport:
     """Check one random case, in this process."""
-    from tokendraw_testing.kit import fuzz
+    from tokendraw_testing.kit import run
 
     with progress(f"looking at case {number}"):
-        return fuzz.fuzz_case(subject, number, operation=operation)
+        return run.fuzz_case(subject, number, operation=operation)
 
 
 def kept_sets(subject: Subject, seconds: float, operation: str | None, only: int | None) -> KeptSets:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Never, Self
 
 import torch
 
 from tokendraw import InvalidParameterError, SamplerUnavailableError
 from tokendraw.plugin import API_VERSION, Call, Host, HostCapabilities, PluginInfo
-from tokendraw.resolution import Candidate, State, detect_host
+from tokendraw.resolution import Candidate, Choice, State, decide, detect_host
 from tokendraw.tools import (
     InstalledPlugin,
+    dispatch_call,
     find_operation,
     make_call,
     operation_names,
@@ -23,8 +24,8 @@ from tokendraw.tools import (
     run_call,
 )
 from tokendraw_testing.kit.effort import Effort
-from tokendraw_testing.kit.matrix import Place
-from tokendraw_testing.kit.operation import find, properties
+from tokendraw_testing.kit.property import Refusal, find, properties
+from tokendraw_testing.kit.report import Place
 from tokendraw_testing.kit.trial import Violation
 
 Build = Callable[[str, Any], Any]
@@ -238,3 +239,52 @@ def plain_need(operation: str, capabilities: Any = None) -> Any:
     """Return the plainest need of an operation, as :meth:`OperationSubject.plain_need` does."""
     kit = find(operation)
     return kit.view.plain_need(capabilities) if kit else find_operation(operation).need()
+
+
+class _Tripwire:
+    """Stands in for the provider: any method call is a violation."""
+
+    def __getattr__(self, method: str) -> Callable[..., Never]:
+        def reached(*arguments: object, **options: object) -> Never:
+            raise Violation(f"a call beyond the capabilities needs to be refused, found {method!r} called")
+
+        return reached
+
+
+def require_refusal(subject: OperationSubject, ask: Refusal) -> str:
+    """Require that the core refuses a request, and return the reason: the advice of the message is not for the kit.
+
+    :raises Violation: it does not refuse.
+    """
+    need = replace(subject.usual_need, **ask.need)
+    plugin, operation = subject.subject, subject.operation
+    try:
+        resolution = decide(
+            [plugin.candidate], plugin.host, need, Choice(sampler=plugin.name), operation=operation
+        )
+        if ask.call is None:
+            raise Violation(f"{need} needs to be refused, found it granted")
+        dispatch_call(
+            ask.call(subject),
+            _Tripwire(),
+            operation=operation,
+            resolution=resolution,
+            capabilities=subject.capabilities,
+            device=subject.device,
+            need=need,
+        )
+    except SamplerUnavailableError as error:
+        return str(error).partition(". ")[0] + "."
+    raise AssertionError("unreachable: the tripwire raises")
+
+
+def require_unadvertised(
+    subject: OperationSubject, refusals: Iterable[tuple[Callable[[Any], bool], Refusal]]
+) -> str:
+    """Require a refusal for each unadvertised capability; return their number, to follow other words."""
+    count = 0
+    for is_advertised, refusal in refusals:
+        if not is_advertised(subject.capabilities):
+            require_refusal(subject, refusal)
+            count += 1
+    return f"; {count} requests beyond the capabilities refused" if count else ""
