@@ -6,7 +6,7 @@ import pytest
 from fake_dists import EVERYTHING, plugin
 from tokendraw import InvalidParameterError, TokendrawError
 from tokendraw_testing import Status, check_filter
-from tokendraw_testing.commands.filter_check import read_definition
+from tokendraw_testing.commands.check import read_definition
 from tokendraw_testing.filter_check import line_names
 
 OF_FLOOR = tuple(line_names())

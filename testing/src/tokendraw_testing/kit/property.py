@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from numpy.random import Generator
@@ -78,17 +78,17 @@ class Properties:
         name: str,
         advertised: Callable[[Any], bool] | None,
         refusal: Refusal | None = None,
-        **facts: bool,
+        *,
+        needs_cuda: bool = False,
+        is_long: bool = False,
     ) -> Callable[[Check], Check]:
-        """Register a check for providers with a capability.
-
-        :param facts: ``needs_cuda`` and ``is_long`` of :class:`Property`.
-        """
+        """Register a check for providers with a capability."""
 
         def register(check: Check) -> Check:
             about = (inspect.getdoc(check) or name).splitlines()[0]
-            kind = {"advertised": advertised, "refusal": refusal, "operation": self._operation}
-            self.all.append(Property(name=name, about=about, check=check, **kind, **facts))
+            made = Property(name=name, about=about, check=check, operation=self._operation)
+            facts = {"needs_cuda": needs_cuda, "is_long": is_long}
+            self.all.append(replace(made, advertised=advertised, refusal=refusal, **facts))
             return check
 
         return register

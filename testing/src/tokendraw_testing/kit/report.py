@@ -238,6 +238,21 @@ class FuzzReport:
     elapsed: float
 
     @property
+    def title(self) -> str:
+        """Name what was checked."""
+        return self.sampler
+
+    @property
+    def failed(self) -> tuple[FuzzFinding, ...]:
+        """Return the findings."""
+        return self.findings
+
+    @property
+    def passed(self) -> bool:
+        """Whether there is no finding."""
+        return not self.findings
+
+    @property
     def false_alarm(self) -> float:
         """Return the highest probability that a correct sampler gives a finding in a run of so many checks."""
         return self.checks * FIRST_LOOK_P * SECOND_LOOK_P

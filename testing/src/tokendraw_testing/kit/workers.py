@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from multiprocessing import connection, resource_tracker
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import torch
 
@@ -89,7 +89,7 @@ def results(
         while workers:
             for pipe in connection.wait(list(workers)):
                 worker = workers[pipe]
-                task, line = worker.task, worker.result()
+                task, line = cast("_Task | None", worker.task), worker.result()
                 following = None if worker.is_dead else next_task()
                 if following is not None:
                     worker.give(following)
