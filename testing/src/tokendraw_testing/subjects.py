@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from types import MappingProxyType
@@ -58,28 +59,21 @@ class RowSubject(OperationSubject):
             gumbel_dtype=(*capabilities.gumbel_dtypes, "fp32")[0],
         )
 
-    def need(
-        self, logprobs_mode: LogprobsMode | None = None, gumbel_dtype: GumbelDtype | None = None
-    ) -> Need:
-        """Return the usual need with a logprobs mode and a precision of the noise; None: the usual value."""
-        usual_need = self.usual_need
-        return replace(
-            usual_need,
-            logprobs_mode=logprobs_mode or usual_need.logprobs_mode,
-            gumbel_dtype=gumbel_dtype or usual_need.gumbel_dtype,
-        )
-
     @property
     def usual_need(self) -> Need:
         """Return the usual need, with the fields of :meth:`with_need`."""
         need: Need = super().usual_need
         return replace(need, **self._need)
 
-    def with_need(self, **fields: Any) -> Self:
-        """Copy the view for calls of another need; the copy counts rows in the same matrix.
+    def need(
+        self, logprobs_mode: LogprobsMode | None = None, gumbel_dtype: GumbelDtype | None = None
+    ) -> Need:
+        """Return the usual need with a logprobs mode and a precision of the noise; None: the usual value."""
+        fields = {"logprobs_mode": logprobs_mode, "gumbel_dtype": gumbel_dtype}
+        return replace(self.usual_need, **{name: value for name, value in fields.items() if value})
 
-        :param fields: of the need, such as ``gumbel_dtype="fp64"``.
-        """
+    def with_need(self, **fields: Any) -> Self:
+        """Copy the view for calls of a need with these fields; the copy counts rows in the same matrix."""
         view = copy.copy(self)
         view._need = fields
         return view
@@ -116,14 +110,31 @@ class RowSubject(OperationSubject):
     def places(self) -> tuple[Place, ...]:
         """Cross the calls, the advertised dtypes, the served widths and the kinds of rows."""
         c = self.capabilities
-        return places(self.calls(), c.dtypes, c.max_vocab_size, _kinds(c))
+        drawn = ("unseeded",) if c.seeding == "none" else ("seeded", "unseeded")
+        kinds = dict.fromkeys([*["greedy"] * c.greedy, *map(self.kind_drawn, drawn)])
+        return places(self.calls(), c.dtypes, c.max_vocab_size, kinds)
+
+    def kind_drawn(self, kind: str) -> str:
+        """Name a kind of rows that are not greedy."""
+        return kind
 
     def rows_by_place(self, call: Call) -> Mapping[Place, int]:
         """Count the rows of a call by place."""
         name, logits, metadata = self.rows_of(call)
-        dtype, up_to = str(logits.dtype).removeprefix("torch."), width_class(logits.shape[1])
-        rows = _rows_by_kind(metadata, len(logits))
-        return {Place(name, dtype, up_to, kind): number for kind, number in rows.items() if number}
+        rows, size = logits.shape
+        temperature, seeded = metadata.per_row("temperature"), metadata.per_row("seeded")
+        none = torch.zeros(rows, dtype=torch.bool)
+        is_greedy = none if temperature is None else ~(temperature > 0).cpu()
+        is_seeded = none if metadata.seed is None else ~is_greedy
+        if seeded is not None:
+            is_seeded = is_seeded & seeded.cpu()
+        counts = {"greedy": int(is_greedy.sum()), "seeded": int(is_seeded.sum())}
+        counts["unseeded"] = rows - sum(counts.values())
+        dtype, by_place = str(logits.dtype).removeprefix("torch."), Counter[Place]()
+        for kind, number in counts.items():
+            kind_here = kind if kind == "greedy" else self.kind_drawn(kind)
+            by_place[Place(name, dtype, width_class(size), kind_here)] += number
+        return +by_place
 
     def rows_of(self, call: Any) -> tuple[str, torch.Tensor, SamplingMetadata]:
         """Return a call's name among :meth:`calls`, its logits [B, V], and the metadata of its rows."""
@@ -212,19 +223,9 @@ class ScoreSubject(RowSubject):
         )
         return output
 
-    def places(self) -> tuple[Place, ...]:
-        """Cross the advertised dtypes, the served widths and greedy with other rows."""
-        c = self.capabilities
-        return places(self.calls(), c.dtypes, c.max_vocab_size, ("greedy",) * c.greedy + ("other",))
-
-    def rows_by_place(self, call: Call) -> Mapping[Place, int]:
-        """Count the rows of a call by place."""
-        name, logits, metadata = self.rows_of(call)
-        temperature = metadata.per_row("temperature")
-        num_greedy = 0 if temperature is None else int((~(temperature > 0)).sum())
-        numbers = {"greedy": num_greedy, "other": len(logits) - num_greedy}
-        dtype, up_to = str(logits.dtype).removeprefix("torch."), width_class(logits.shape[1])
-        return {Place(name, dtype, up_to, kind): number for kind, number in numbers.items() if number}
+    def kind_drawn(self, kind: str) -> str:
+        """Tell rows that are not greedy apart no further."""
+        return "other"
 
 
 class VerifySubject(RowSubject):
@@ -326,8 +327,12 @@ class VerifySubject(RowSubject):
         """Return the mode of a verification or ``verify draft``, and the logits and metadata of the rows."""
         if not hasattr(call, "mode"):
             return "verify draft", call.logits, call.metadata
-        logits = call.logits
-        return f"verify {call.mode}", logits, _by_row(call.metadata, call.drafts, len(logits))
+        name, logits, metadata = f"verify {call.mode}", call.logits, call.metadata
+        if metadata.num_rows in (None, len(logits)):
+            return name, logits, metadata
+        request, _ = speculative.rows_of_requests(call.drafts.cu_num_logits, len(logits))
+        slot = metadata.row_index
+        return name, logits, metadata.for_rows(request if slot is None else slot[request], None)
 
 
 def crossed_orders(capabilities: Capabilities) -> tuple[FilterOrder, ...]:
@@ -374,34 +379,6 @@ def row_refusal(params: SamplingParams, **need: Any) -> Refusal:
     return Refusal(need, call)
 
 
-def _kinds(capabilities: Capabilities) -> tuple[str, ...]:
-    """List the kinds of rows drawn by a provider."""
-    greedy = ("greedy",) if capabilities.greedy else ()
-    return (*greedy, "unseeded") if capabilities.seeding == "none" else (*greedy, "seeded", "unseeded")
-
-
-def _rows_by_kind(metadata: SamplingMetadata, rows: int) -> Mapping[str, int]:
-    """Count the rows of each kind, from the host's facts if possible: only mixed batches are read.
-
-    :param metadata: with an entry for each of the ``rows``, or of no particular number of rows.
-    """
-    facts = metadata.facts
-    if facts.all_greedy:
-        return {"greedy": rows}
-    if not facts.any_greedy and not facts.any_seeded:
-        return {"unseeded": rows}
-    if not facts.any_greedy and facts.all_seeded:
-        return {"seeded": rows}
-    temperature, seeded = metadata.per_row("temperature"), metadata.per_row("seeded")
-    none = torch.zeros(rows, dtype=torch.bool)
-    greedy = none if temperature is None else ~(temperature > 0).cpu()
-    is_seeded = none if metadata.seed is None else ~greedy
-    if seeded is not None:
-        is_seeded = is_seeded & seeded.cpu()
-    counts = {"greedy": int(greedy.sum()), "seeded": int(is_seeded.sum())}
-    return counts | {"unseeded": rows - sum(counts.values())}
-
-
 def row_metadata(drafts: Drafts, params: Sequence[SamplingParams], first: Sequence[int]) -> SamplingMetadata:
     """Build the parameters of a verification's rows from the requests and their first positions."""
     rows = drafts.num_rows
@@ -413,17 +390,6 @@ def row_metadata(drafts: Drafts, params: Sequence[SamplingParams], first: Sequen
         positions=speculative.row_positions(drafts.cu_num_logits, start, rows),
         row_index=speculative.row_index(drafts.cu_num_logits, rows),
     )
-
-
-def _by_row(metadata: SamplingMetadata, drafts: Drafts, rows: int) -> SamplingMetadata:
-    """Make metadata of the target's rows from metadata of requests with the positions of the first rows."""
-    if metadata.num_rows in (None, rows):
-        return metadata
-    request, step = speculative.rows_of_requests(drafts.cu_num_logits, rows)
-    positions, slot = metadata.positions, metadata.row_index
-    if positions is not None:
-        positions = positions.to(torch.int64).index_select(0, request) + step
-    return metadata.for_rows(request if slot is None else slot.index_select(0, request), positions)
 
 
 def draft_refusal(

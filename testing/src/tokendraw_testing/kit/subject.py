@@ -109,37 +109,34 @@ class Subject:
         """
         plugin = InstalledPlugin(name, device, "the conformance kit")
         required = None if operation is None else find_operation(operation).name
+        options: dict[str, Any] = {
+            "expected_failures": _NO_FIELDS,
+            "need": need,
+            "quick": quick,
+            "seed": seed,
+        }
         capabilities: dict[str, HostCapabilities] = {}
-        expected_failures: Mapping[str, str] = _NO_FIELDS
         reasons: dict[str | None, str | None] = {}
         for operation_name in [each for each in operation_names() if _has_fields(each, need)]:
             for candidate in plugin.candidates(operation_name, replace(plain_need(operation_name), **need)):
                 if candidate.state is State.AVAILABLE:
                     capabilities[operation_name] = plugin.capabilities(operation_name)
-                    expected_failures = candidate.info.expected_failures if candidate.info else _NO_FIELDS
+                    options["expected_failures"] = candidate.info.expected_failures if candidate.info else {}
                 else:
                     reasons.setdefault(required and operation_name, candidate.reason)
         if not capabilities or required not in (None, *capabilities):
             reason = reasons.get(required) or "no plugin of that name is installed"
             raise SamplerUnavailableError(f"{name!r} cannot be checked on {plugin.host}: {reason}.")
-        target = plugin.device
-        subject = cls(
+        subject = cls(name, capabilities=capabilities, device=plugin.device, build=plugin.build, **options)
+        subject.again = functools.partial(
+            cls.installed,
             name,
-            capabilities=capabilities,
-            device=target,
-            build=plugin.build,
+            device=plugin.device,
             quick=quick,
             seed=seed,
-            need=need,
-            expected_failures=expected_failures,
+            operation=operation,
+            need=dict(need),
         )
-        options: Mapping[str, Any] = {
-            "quick": quick,
-            "seed": seed,
-            "operation": operation,
-            "need": dict(need),
-        }
-        subject.again = functools.partial(cls.installed, name, device=target, **options)
         return subject
 
     @property
