@@ -15,7 +15,6 @@ LEAST = replace(
     draws=16,
     tiled_draws=12,
     most_draws=12,
-    vocab_sizes=(1, 2, 33, 1025, 4097),
     tail_vocab_size=2049,
     crossed_sizes=(33, 1025),
     crossed_rows=8,

@@ -39,9 +39,8 @@ class Subject:
     :param name: its name in reports.
     :param capabilities: what it advertises, by operation: that decides what it is tested for.
     :param device: where it computes.
-    :param build: makes what serves an operation, for a need; called once for every need that the kit comes up with, and
-        rank.
-    :param quick: fewer draws, vocabularies up to 50,257.
+    :param build: makes what serves an operation, for a need; called once for every need that the kit comes up with.
+    :param quick: fewer draws and vocabularies.
     :param seed: of everything random in the run. A run repeats itself bit by bit, as far as the provider does.
     :param effort: sizes of one's own in place of quick ones or full ones: :meth:`Effort.tiny` suits kernels in an
         interpreter.
@@ -77,9 +76,13 @@ class Subject:
         self.device = torch.device(device)
         self.effort = effort or Effort.of(quick=quick, device_type=self.device.type)
         self.seed = seed
-        self._build = functools.cache(
-            lambda operation, need, rank: _build_without_noise(build, self.device, operation, need)
-        )
+
+        @functools.cache
+        def build_once(operation: str, need: Any) -> Any:
+            with random_state_kept(self.device):  # so that the order of lines makes no difference
+                return build(operation, need)
+
+        self._build = build_once
         self.uses = 0
         """Number of providers taken for calls: a line without any has checked nothing."""
         self.again: Callable[[], Subject] | None = None
@@ -140,25 +143,17 @@ class Subject:
         return subject
 
     @property
-    def candidate(self) -> Candidate:
-        """Return the subject as a candidate of resolution."""
-        info = PluginInfo(name=self.name, api_version=API_VERSION, priority=0, operations=self.capabilities)
-        return Candidate(name=self.name, state=State.LOADED, info=info)
-
-    @property
     def host(self) -> Host:
         """Return the facts about the subject's device."""
         return detect_host(str(self.device))
 
-    def built(self, operation: str, need: Any = None, rank: int = 0) -> Any:
-        """Build the provider of an operation, once for each need and rank.
+    def built(self, operation: str, need: Any = None) -> Any:
+        """Build the provider of an operation, once for each need; None: that of :meth:`usual_need`.
 
-        :param need: None: that of :meth:`usual_need`.
-        :param rank: of several that make a call together, each with a provider of its own.
         :raises PluginError: it did not build, or its proof failed.
         """
         self.uses += 1
-        return self._build(operation, need or self.usual_need(operation), rank)
+        return self._build(operation, need or self.usual_need(operation))
 
     def usual_need(self, operation: str) -> Any:
         """Return the plainest need within the capabilities, with the fixed fields of the run."""
@@ -177,8 +172,7 @@ class OperationSubject:
         self.subject = subject
         self.capabilities: Any = subject.capabilities[self.operation]
         self.device, self.effort = subject.device, subject.effort
-        self.looked: Counter[Place] = Counter()
-        """Number of rows that :meth:`make` has looked at, by place."""
+        self.looked: Counter[Place] = Counter()  # rows that ``make`` has looked at
 
     @classmethod
     def plain_need(cls, capabilities: Any = None) -> Any:
@@ -214,18 +208,12 @@ class OperationSubject:
         return output
 
     def places(self) -> tuple[Place, ...]:
-        """List the places where rows could be looked at, in the order of a matrix; none where rows are no rows."""
+        """List the places where rows could be looked at, in the order of a report; none without rows of logits."""
         return ()
 
     def rows_by_place(self, call: Call) -> Mapping[Place, int]:
         """Count the rows of a call by place."""
         return {}
-
-
-def _build_without_noise(build: Build, device: torch.device, operation: str, need: Any) -> Any:
-    """Build and leave torch's random state unchanged, so that the order of lines makes no difference."""
-    with random_state_kept(device):
-        return build(operation, need)
 
 
 def _has_fields(operation: str, need: Mapping[str, Any]) -> bool:
@@ -253,12 +241,14 @@ def require_refusal(subject: OperationSubject, ask: Refusal) -> str:
 
     :raises Violation: it does not refuse.
     """
-    need = replace(subject.usual_need, **ask.need)
-    plugin, operation = subject.subject, subject.operation
+    need, plugin, operation = replace(subject.usual_need, **ask.need), subject.subject, subject.operation
+    info = PluginInfo(name=plugin.name, api_version=API_VERSION, priority=0, operations=plugin.capabilities)
+    candidate, choice = (
+        Candidate(name=plugin.name, state=State.LOADED, info=info),
+        Choice(sampler=plugin.name),
+    )
     try:
-        resolution = decide(
-            [plugin.candidate], plugin.host, need, Choice(sampler=plugin.name), operation=operation
-        )
+        resolution = decide([candidate], plugin.host, need, choice, operation=operation)
         if ask.call is None:
             raise Violation(f"{need} needs to be refused, found it granted")
         dispatch_call(
