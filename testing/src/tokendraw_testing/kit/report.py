@@ -97,6 +97,10 @@ class Line:
         text = f"{self.name}: {self.detail}\ndemanded: {self.about}"
         return f"{text}\nraised in:\n{self.traceback.rstrip()}" if self.traceback else text
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the line as JSON types."""
+        return {**asdict(self), "looked": looked_json(self.looked)}
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Report:
@@ -191,7 +195,7 @@ class Report:
         """Return the report as JSON types."""
         facts = {**asdict(self), "passed": self.passed, "seconds": self.seconds}
         del facts["places"]
-        facts["lines"] = [{**asdict(line), "looked": looked_json(line.looked)} for line in self.lines]
+        facts["lines"] = [line.as_json() for line in self.lines]
         facts["missed"] = [place._asdict() for place in self.missed]
         return facts
 

@@ -9,8 +9,7 @@ import pytest
 from fake_dists import deadly
 from tokendraw import InvalidParameterError
 from tokendraw.plugin import Capabilities
-from tokendraw_testing import Line, Report, Status, Subject, properties, run
-from tokendraw_testing.kit import run as running
+from tokendraw_testing import Line, Report, Status, Subject, run
 from tokendraw_testing.kit import workers
 from tokendraw_testing.kit.run import fuzz
 
@@ -129,54 +128,6 @@ def test_an_installed_sampler_on_a_cpu_gets_the_cores_of_this_process(install, m
     assert workers.usual_jobs(subject) == workers.MOST_JOBS
     monkeypatch.setattr(subject, "device", type("Device", (), {"type": "cuda"}))
     assert workers.usual_jobs(subject) == 1
-
-
-def test_several_processes_begin_with_long_lines_and_report_in_registry_order(monkeypatch):
-    begun = []
-
-    def record(subject, work, tasks, jobs, starting=None):
-        for task in tasks:
-            begun.append(task)
-            yield task, Line(name=task, status=Status.PASSED, detail="")
-
-    monkeypatch.setattr(running, "results", record)
-    names = [prop.name for prop in properties("sample")]
-    subject = Subject.installed("native", device="cpu")
-    report = running.run(subject, only=("output", "crossed requests", "threads", "crossed logprobs"), jobs=2)
-    assert begun == ["crossed requests", "crossed logprobs", "output", "threads"]
-    assert [line.name for line in report.lines] == sorted(begun, key=names.index)
-
-
-def test_the_seconds_of_random_cases_begin_with_the_first_one(install, monkeypatch):
-    """A start of processes may take longer than the seconds of the cases."""
-    seen = []
-
-    def started_late(subject, work, tasks, jobs, starting=None):
-        time.sleep(0.3)
-        for task in tasks:
-            seen.append(task)
-            yield task, work(subject, task)
-
-    monkeypatch.setattr(running, "results", started_late)
-    passed = Line(name="", status=Status.PASSED, detail="")
-    monkeypatch.setattr(running, "check_case", lambda subject, case: passed)
-    report = fuzz(install(), 0.2, operation="process_logits", jobs=2)
-    assert report.cases["process_logits"] == len(seen) > 2
-    assert report.elapsed > 0.5
-
-
-@pytest.mark.slow
-def test_no_task_is_taken_before_a_process_is_ready(install):
-    start, taken = time.monotonic(), []
-
-    def tasks():
-        for _ in range(3):
-            taken.append(time.monotonic() - start)
-            yield "pid"
-
-    result = list(workers.results(install(), pid_then_nap, tasks(), 2))
-    assert len(result) == len(taken) == 3
-    assert min(taken) > 0.2  # a new Python has to import torch
 
 
 @pytest.mark.slow
