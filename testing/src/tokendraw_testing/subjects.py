@@ -158,10 +158,9 @@ class SampleSubject(RowSubject):
     ) -> SamplerOutput:
         """Make one call on the subject's device and check the form of the output.
 
-        :param logits: [B, V], an array or a tensor anywhere; kept as it is if it is on the device already.
+        :param logits: [B, V], an array or a tensor anywhere.
         :param params: one for every row, or one for all.
         :param positions: [B]; None: 0, 1, 2 ... where a row has a seed.
-        :raises Violation: the output has a wrong shape, dtype or device, or an id outside [0, V).
         """
         logits = torch.as_tensor(logits).to(self.device)
         if isinstance(params, SamplingParams):
@@ -185,9 +184,8 @@ class SampleSubject(RowSubject):
         gumbel_dtype: GumbelDtype | None = None,
     ) -> SamplerOutput:
         """Make one call with ready arguments and check the output as in :meth:`sample`."""
-        output: SamplerOutput = self.make(
-            self.new_call("sample", logits, metadata), self.need(mode, gumbel_dtype)
-        )
+        call = self.new_call("sample", logits, metadata)
+        output: SamplerOutput = self.make(call, self.need(mode, gumbel_dtype))
         return output
 
     def tokens(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
@@ -213,14 +211,12 @@ class ScoreSubject(RowSubject):
 
         :param logits: [B, V], on any device; ``token_ids`` and ``params`` one a row.
         :param positions: [B]; None: 0, 1, 2 ...
-        :raises Violation: the output has a wrong form, or values that cannot be.
         """
         ids = torch.tensor(token_ids, dtype=torch.int64, device=self.device)
         positions = range(len(logits)) if positions is None else positions
         metadata = SamplingMetadata.from_params(params, device=self.device, positions=positions)
-        output: ScoreOutput = self.make(
-            self.new_call("score", logits.to(self.device), ids, metadata), self.need(mode)
-        )
+        call = self.new_call("score", logits.to(self.device), ids, metadata)
+        output: ScoreOutput = self.make(call, self.need(mode))
         return output
 
     def kind_drawn(self, kind: str) -> str:
@@ -259,10 +255,7 @@ class VerifySubject(RowSubject):
     def drafts(
         self, ids: Sequence[Sequence[int]], size: int, kind: DraftKind, rows: torch.Tensor | None = None
     ) -> Drafts:
-        """Lay out the drafts of each request on the device.
-
-        :param rows: [L - B, V] probabilities or logits, by kind.
-        """
+        """Lay out the drafts of each request on the device; ``rows`` are [L - B, V], by kind."""
         flat = [token for tokens in ids for token in tokens]
         return Drafts.from_counts(
             torch.tensor(flat, dtype=torch.int64, device=self.device),
@@ -281,10 +274,7 @@ class VerifySubject(RowSubject):
         params: Sequence[SamplingParams] | None = None,
         first: Sequence[int] | None = None,
     ) -> VerifyOutput:
-        """Verify the drafts ``ids`` of each request, by default of plain requests at position 0.
-
-        :param rows: [L - B, V] probabilities or logits of the drafts, by kind.
-        """
+        """Verify the drafts ``ids`` of each request, by default of plain requests at position 0."""
         drafts = self.drafts(ids, target.shape[1], way[1], rows)
         params, first = params or [SamplingParams()] * len(ids), first or [0] * len(ids)
         return self.verify(target, drafts, row_metadata(drafts, params, first), way[0])
@@ -299,10 +289,7 @@ class VerifySubject(RowSubject):
         logprobs_mode: LogprobsMode | None = None,
         gumbel_dtype: GumbelDtype | None = None,
     ) -> VerifyOutput:
-        """Make one verification on the subject's device and check the form of the output.
-
-        :raises Violation: the output has a wrong shape, dtype or device, or holds chains that cannot be.
-        """
+        """Make one verification on the subject's device and check the form of the output."""
         call = self.new_call("verify", target_logits, drafts, metadata, mode=mode)
         need = self.need(logprobs_mode, gumbel_dtype)
         unsupported = find_unsupported(call, self.capabilities, operation=self.operation, need=need)
@@ -314,9 +301,8 @@ class VerifySubject(RowSubject):
         self, logits: torch.Tensor, metadata: SamplingMetadata, *, gumbel_dtype: GumbelDtype | None = None
     ) -> SamplerOutput:
         """Draw one draft a row with the verifier, and check the output as in :meth:`SampleSubject.sample`."""
-        output: SamplerOutput = self.make(
-            self.new_call("draft", logits, metadata), self.need(None, gumbel_dtype)
-        )
+        call = self.new_call("draft", logits, metadata)
+        output: SamplerOutput = self.make(call, self.need(None, gumbel_dtype))
         return output
 
     def calls(self) -> tuple[str, ...]:
@@ -353,9 +339,10 @@ def equal_rows(
     :param seeds: one a row, in [0, 2**64), each with its position; None: no row has one.
     """
     row = SamplingMetadata.from_params([params], device=device)
-    fields_of_row = {field.name: getattr(row, field.name) for field in fields(row)}
     columns: dict[str, Any] = {
-        name: c.repeat(rows) for name, c in fields_of_row.items() if isinstance(c, torch.Tensor)
+        field.name: column.repeat(rows)
+        for field in fields(row)
+        if isinstance(column := getattr(row, field.name), torch.Tensor)
     }
     if row.filters is not None:
         columns["filters"] = {name: column.repeat(rows) for name, column in row.filters.items()}
@@ -364,19 +351,6 @@ def equal_rows(
         columns["positions"] = torch.tensor(positions, dtype=torch.int64, device=device)
         columns["facts"] = replace(row.facts, any_seeded=True, all_seeded=True)
     return replace(row, **columns)
-
-
-def row_refusal(params: SamplingParams, **need: Any) -> Refusal:
-    """Make the refusal of a row that needs a capability.
-
-    :param need: fields of the need that belong to it.
-    """
-
-    def call(subject: SampleSubject) -> Call:
-        metadata = SamplingMetadata.from_params([params], device=subject.device, positions=[0])
-        return subject.new_call("sample", torch.zeros(1, 4, device=subject.device), metadata)
-
-    return Refusal(need, call)
 
 
 def row_metadata(drafts: Drafts, params: Sequence[SamplingParams], first: Sequence[int]) -> SamplingMetadata:
@@ -390,6 +364,16 @@ def row_metadata(drafts: Drafts, params: Sequence[SamplingParams], first: Sequen
         positions=speculative.row_positions(drafts.cu_num_logits, start, rows),
         row_index=speculative.row_index(drafts.cu_num_logits, rows),
     )
+
+
+def row_refusal(params: SamplingParams, **need: Any) -> Refusal:
+    """Make the refusal of a row that needs a capability; ``need`` has the fields of the need that belong to it."""
+
+    def call(subject: SampleSubject) -> Call:
+        metadata = SamplingMetadata.from_params([params], device=subject.device, positions=[0])
+        return subject.new_call("sample", torch.zeros(1, 4, device=subject.device), metadata)
+
+    return Refusal(need, call)
 
 
 def draft_refusal(
@@ -409,21 +393,15 @@ def draft_refusal(
 
     def call(subject: VerifySubject) -> Call:
         capabilities, device = subject.capabilities, subject.device
-        counts = [1, 0] if ragged else [1, 1]
-        ids = torch.full((sum(counts),), -1 if placeholder else 0, device=device)
-        draft_kind = kind or (*capabilities.draft_kinds, "chosen")[0]
-        uniform_rows = torch.full((len(ids), 4), 0.25, device=device)
-        drafts = Drafts.from_counts(
-            ids,
-            counts,
-            draft_probs=uniform_rows if draft_kind == "probs" else None,
-            draft_logits=uniform_rows if draft_kind == "logits" else None,
-            any_placeholder=placeholder,
-        )
-        rows = sum(counts) + len(counts)
-        metadata = SamplingMetadata.from_params(
-            [params or SamplingParams()] * rows, device=device, positions=list(range(rows))
-        )
+        ids = [[-1 if placeholder else 0]] * 2
+        if ragged:
+            ids[1] = []
+        num_drafts = sum(map(len, ids))
+        uniform_rows = torch.full((num_drafts, 4), 0.25, device=device)
+        drafts = subject.drafts(ids, 4, kind or (*capabilities.draft_kinds, "chosen")[0], uniform_rows)
+        rows = num_drafts + len(ids)
+        all_params = [params or SamplingParams()] * rows
+        metadata = SamplingMetadata.from_params(all_params, device=device, positions=list(range(rows)))
         verify_mode = mode or (*capabilities.verify_modes, "rejection")[0]
         target_logits = torch.zeros(rows, 4, device=device)
         return subject.new_call("verify", target_logits, drafts, metadata, mode=verify_mode)

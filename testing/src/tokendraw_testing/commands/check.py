@@ -233,55 +233,52 @@ def check(ctx: click.Context, /, **given: Any) -> None:
         ctx.exit(NOT_USABLE)
 
 
+_OF_SAMPLERS = ("operation", "gumbel_dtype", "jobs", "fuzz", "fuzz_case")
+_OF_FILTERS = ("value", "definition")
+_CASES = "'--only' picks properties, which random cases are in place of. Leave out one of them."
+_KEPT_SETS = "'--kept-sets' makes no page and one process. Leave out '--html' and '--jobs'."
+_CONTRADICTIONS = {
+    ("html", "as_list"): "'--html' writes the report of a run, '--list' runs nothing. Leave out one of them.",
+    ("fuzz", "fuzz_case"): "'--fuzz-case' looks at one case, '--fuzz' at new ones. Leave out one of them.",
+    ("kept_sets", "html"): _KEPT_SETS,
+    ("kept_sets", "jobs"): _KEPT_SETS,
+    ("fuzz", "only"): _CASES,
+    ("fuzz_case", "only"): _CASES,
+    ("fuzz_case", "seed"): "'--fuzz-case' begins with the seed. Leave out '--seed'.",
+}
+"""Options that mean nothing together."""
+
+
 def _refuse_contradictions(ctx: click.Context) -> None:
     """Refuse an option without meaning beside another option, or without it."""
-    given = {name for name, value in ctx.params.items() if value}
-    has_seed = ctx.get_parameter_source("seed") is not ParameterSource.DEFAULT
-    for option in ("operation", "gumbel_dtype", "jobs", "fuzz", "fuzz_case", "value", "definition"):
-        words = f"'--{option.replace('_', '-')}'"
-        is_of_filter = option in ("value", "definition")
-        if option in given and "filter" in given and not is_of_filter:
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    given = {name for name, source in sources.items() if source is not ParameterSource.DEFAULT}
+    given -= {name for name, value in ctx.params.items() if value is None}
+    if "as_table" in given and given - {"as_table", "as_json", "seed"}:
+        raise click.UsageError("'--table' is about every installed sampler. Leave out the other options.")
+    for option in _OF_SAMPLERS if "filter" in given else _OF_FILTERS:
+        if option in given:
+            words = f"'--{option.replace('_', '-')}'"
+            if option in _OF_FILTERS:
+                raise click.UsageError(f"{words} is about '--filter'. Add '--filter NAME', or leave it out.")
             raise click.UsageError(
                 f"{words} is about samplers, '--filter' about a filter. Leave out one of them."
             )
-        if option in given and "filter" not in given and is_of_filter:
-            raise click.UsageError(f"{words} is about '--filter'. Add '--filter NAME', or leave it out.")
+    if {"name", "as_list"} <= given and "filter" not in given:
+        raise click.UsageError("'--list' prints the properties of every sampler. Leave out it, or NAME.")
     operation = ctx.params["operation"]
-    has_no_noise = operation and not hasattr(find_operation(operation).need(), "gumbel_dtype")
-    fuzzes = bool({"fuzz", "fuzz_case"} & given)
-    for is_wrong, message in (
-        (
-            "as_table" in given and given - {"as_table", "as_json", "seed"},
-            "'--table' is about every installed sampler. Leave out the other options.",
-        ),
-        (
-            {"html", "as_list"} <= given,
-            "'--html' writes the report of a run, '--list' runs nothing. Leave out one of them.",
-        ),
-        (
-            {"name", "as_list"} <= given and "filter" not in given,
-            "'--list' prints the properties of every sampler. Leave out it, or NAME.",
-        ),
-        (
-            "gumbel_dtype" in given and has_no_noise,
-            f"'--gumbel-dtype' is no part of what {operation!r} may need. Leave out one of them.",
-        ),
-        (
-            {"fuzz", "fuzz_case"} <= given,
-            "'--fuzz-case' looks at one case, '--fuzz' at new ones. Leave out one of them.",
-        ),
-        ("kept_sets" in given and not fuzzes, "'--kept-sets' is of random rows. Add '--fuzz SECONDS'."),
-        (
-            "kept_sets" in given and {"html", "jobs"} & given,
-            "'--kept-sets' makes no page and one process. Leave out '--html' and '--jobs'.",
-        ),
-        (
-            fuzzes and "only" in given,
-            "'--only' picks properties, which random cases are in place of. Leave out one of them.",
-        ),
-        ("fuzz_case" in given and has_seed, "'--fuzz-case' begins with the seed. Leave out '--seed'."),
+    if (
+        "gumbel_dtype" in given
+        and operation
+        and not hasattr(find_operation(operation).need(), "gumbel_dtype")
     ):
-        if is_wrong:
+        raise click.UsageError(
+            f"'--gumbel-dtype' is no part of what {operation!r} may need. Leave out one of them."
+        )
+    if "kept_sets" in given and not given & {"fuzz", "fuzz_case"}:
+        raise click.UsageError("'--kept-sets' is of random rows. Add '--fuzz SECONDS'.")
+    for options, message in _CONTRADICTIONS.items():
+        if given.issuperset(options):
             raise click.UsageError(message)
 
 
@@ -323,6 +320,7 @@ def _find_candidate(name: str, device: str | None) -> Candidate:
 
 def _check_sampler(ctx: click.Context, candidate: Candidate) -> bool:
     """Check properties, random cases or kept sets of a sampler; True if it has a line and nothing failed."""
+    from tokendraw_testing import Subject
     from tokendraw_testing.commands.output import Output
     from tokendraw_testing.kit import run as kit
     from tokendraw_testing.kit.property import select_properties
@@ -330,11 +328,22 @@ def _check_sampler(ctx: click.Context, candidate: Candidate) -> bool:
 
     given = ctx.params
     name, operation, seconds, case = (given[name] for name in ("name", "operation", "fuzz", "fuzz_case"))
+    noise, quick = given["gumbel_dtype"], given["quick"]
+    need = {} if noise is None else {"gumbel_dtype": noise}
+    seed = given["seed"] if case is None else case.seed
     with progress(f"loading {name}"):
         properties = select_properties(given["only"] or None, operation)
-        subject = _make_subject(given)
-    words = ["tokendraw", "check", name, "--device", str(subject.device), *["--quick"] * given["quick"]]
-    noise: str | None = given["gumbel_dtype"]
+        subject = Subject.installed(
+            name, device=given["device"], quick=quick, seed=seed, operation=operation, need=need
+        )
+        try:
+            subject.built(operation or next(iter(subject.capabilities)))
+        except PluginError as error:
+            raise TokendrawError(
+                f"'{name}' needs to build and to pass its proof on {subject.device} before it can be checked, "
+                f"found: {error}. Mend the plugin."
+            ) from error
+    words = ["tokendraw", "check", name, "--device", str(subject.device), *["--quick"] * quick]
     output = Output(
         command=command_line(ctx),
         again=[*words, "--gumbel-dtype", noise] if noise else words,
@@ -369,30 +378,6 @@ def _check_sampler(ctx: click.Context, candidate: Candidate) -> bool:
 
         cases = kit.fuzz(subject, seconds, operation=operation, jobs=jobs, progress=count)
     return output.show(cases)
-
-
-def _make_subject(given: Mapping[str, Any]) -> Subject:
-    """Build and prove the sampler.
-
-    :raises SamplerUnavailableError: it cannot serve this machine; the reason in words.
-    :raises TokendrawError: it did not build, or did not pass its proof.
-    """
-    from tokendraw_testing import Subject
-
-    name, operation, noise, case = (given[n] for n in ("name", "operation", "gumbel_dtype", "fuzz_case"))
-    need = {} if noise is None else {"gumbel_dtype": noise}
-    seed = given["seed"] if case is None else case.seed
-    subject = Subject.installed(
-        name, device=given["device"], quick=given["quick"], seed=seed, operation=operation, need=need
-    )
-    try:
-        subject.built(operation or next(iter(subject.capabilities)))
-    except PluginError as error:
-        raise TokendrawError(
-            f"'{name}' needs to build and to pass its proof on {subject.device} before it can be checked, "
-            f"found: {error}. Mend the plugin."
-        ) from error
-    return subject
 
 
 def _check_properties(subject: Subject, properties: Sequence[Property], jobs: int) -> Report:
