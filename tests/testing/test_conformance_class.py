@@ -79,34 +79,25 @@ def outcome(pytester):
     return run
 
 
-class TestTheTests:
-    def test_every_property_has_a_test_in_the_order_of_a_report(self):
-        tests = [name for name in vars(SamplerConformance) if name.startswith("test_")]
-        assert tests == [name_of(prop) for prop in properties()]
-        assert len(set(tests)) == len(tests)
-
-    def test_a_test_has_words_of_the_property_as_its_names_and_docstring(self):
-        for prop in properties():
-            name = name_of(prop)
-            assert re.fullmatch(r"test(_[a-z0-9]+)+", name), prop.name
-            test = getattr(SamplerConformance, name)
-            assert (test.__name__, test.__qualname__) == (name, f"SamplerConformance.{name}")
-            assert test.__doc__ == prop.about
-            assert prop.about.endswith(".")
+def test_every_property_has_a_test_in_the_order_of_a_report_with_its_words():
+    tests = [name for name in vars(SamplerConformance) if name.startswith("test_")]
+    assert tests == [name_of(prop) for prop in properties()]
+    assert len(set(tests)) == len(tests)
+    for name, prop in zip(tests, properties(), strict=True):
+        assert re.fullmatch(r"test(_[a-z0-9]+)+", name), prop.name
+        assert prop.about.endswith(".")
+        assert getattr(SamplerConformance, name).__doc__ == prop.about
 
 
-class TestOverriding:
-    @pytest.mark.parametrize("mark", ["", "@pytest.mark.xfail(reason='acme issue 12')"])
-    def test_is_a_type_error_that_names_the_list_of_expected_failures(self, mark):
-        with pytest.raises(TypeError) as error:
-            overriding(mark)
-        assert str(error.value) == (
-            "TestAcme.test_limits overrides a standard test. If it is known to fail, say so in "
-            "PluginInfo.expected_failures, or leave the test alone."
-        )
-
-    def test_an_additional_test_is_accepted(self):
-        overriding(name="test_something_else")
+@pytest.mark.parametrize("mark", ["", "@pytest.mark.xfail(reason='acme issue 12')"])
+def test_overriding_is_a_type_error_that_names_the_list_of_expected_failures(mark):
+    overriding(name="test_something_else")
+    with pytest.raises(TypeError) as error:
+        overriding(mark)
+    assert str(error.value) == (
+        "TestAcme.test_limits overrides a standard test. If it is known to fail, say so in "
+        "PluginInfo.expected_failures, or leave the test alone."
+    )
 
 
 def test_an_expected_failure_shows_with_its_reason(outcome):

@@ -9,7 +9,7 @@ import torch
 
 from mutants.races import CAPABILITIES, RACES
 from mutants.samplers import SamplerMutant, sampler_mutant
-from tokendraw_testing import Effort, Status, Subject, run
+from tokendraw_testing import Status, Subject, run
 from tokendraw_testing.kit import threads, workers
 from tokendraw_testing.kit.run import fuzz
 
@@ -92,21 +92,6 @@ def test_the_processes_of_jobs_stay_at_one_thread_each():
     under_test = Subject.installed("native", device="cpu", quick=True)
     result = dict(workers.results(under_test, counts_around, ["process threads", "verify threads"], 2))
     assert result == dict.fromkeys(["process threads", "verify threads"], (1, "passed", 1))
-
-
-# Where there is nothing to look at
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"device": "meta"}, "needs a CPU, found meta"),
-        ({"effort": Effort.tiny()}, "needs compiled kernels, found an effort for interpreted ones"),
-    ],
-)
-def test_another_device_and_interpreted_kernels_are_not_run(options, reason):
-    result = one_line(sampler(SamplerMutant, **options), "threads")
-    assert (result.status, result.detail) == (Status.NOT_RUN, reason)
 
 
 @pytest.mark.slow
