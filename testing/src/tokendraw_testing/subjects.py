@@ -69,7 +69,7 @@ class RowSubject(OperationSubject):
         self, logprobs_mode: LogprobsMode | None = None, gumbel_dtype: GumbelDtype | None = None
     ) -> Need:
         """Return the usual need with a logprobs mode and a precision of the noise; None: the usual value."""
-        fields = {"logprobs_mode": logprobs_mode, "gumbel_dtype": gumbel_dtype}
+        fields: dict[str, Any] = {"logprobs_mode": logprobs_mode, "gumbel_dtype": gumbel_dtype}
         return replace(self.usual_need, **{name: value for name, value in fields.items() if value})
 
     def with_need(self, **fields: Any) -> Self:

@@ -31,7 +31,8 @@ class TensorSubject(OperationSubject):
     def ways(self, *, offered: bool = True) -> Iterator[tuple[str, type[TensorCall], dict[str, Any]]]:
         """List the ways to call within the capabilities, or all others: words, class of the call, options."""
         limits, need = self.capabilities, self.usual_need
-        for name, call in find_operation(self.operation).calls().items():
+        calls: Mapping[str, Any] = find_operation(self.operation).calls()
+        for name, call in calls.items():
             for way in call.function.ways:
                 made = self.example(call, dict(way))
                 unsupported = find_unsupported(made, limits, operation=self.operation, need=need)

@@ -87,8 +87,8 @@ class Properties:
         def register(check: Check) -> Check:
             about = (inspect.getdoc(check) or name).splitlines()[0]
             made = Property(name=name, about=about, check=check, operation=self._operation)
-            facts = {"needs_cuda": needs_cuda, "is_long": is_long}
-            self.all.append(replace(made, advertised=advertised, refusal=refusal, **facts))
+            made = replace(made, advertised=advertised, refusal=refusal)
+            self.all.append(replace(made, needs_cuda=needs_cuda, is_long=is_long))
             return check
 
         return register

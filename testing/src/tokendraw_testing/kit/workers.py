@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from multiprocessing import connection, resource_tracker
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import torch
 
@@ -89,21 +89,20 @@ def results(
         while workers:
             for pipe in connection.wait(list(workers)):
                 worker = workers[pipe]
-                task, line = cast("_Task | None", worker.task), worker.result()
+                ended, line = worker.task, worker.result()
                 following = None if worker.is_dead else next_task()
                 if following is not None:
                     worker.give(following)
                 else:
                     worker.kill()
                     del workers[pipe]
-                if (
-                    worker.is_dead and task is None
-                ):  # a process that cannot start costs a task, so that this ends
-                    task = next_task()
-                if worker.is_dead and task is not None:
-                    start()
-                if task is not None:
-                    yield task, line
+                if worker.is_dead:
+                    if ended is None:  # a process that cannot start costs a task, so that this ends
+                        ended = next_task()
+                    if ended is not None:
+                        start()
+                if ended is not None:
+                    yield ended, line
     finally:
         for worker in workers.values():
             worker.kill()
