@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import importlib_metadata
 import pytest
@@ -18,12 +19,9 @@ import tokendraw_testing
 from command_line import call, screen
 from fake_dists import EVERYTHING, deadly, fake_dists, plugin
 from tokendraw_testing import Line, Report, Status, properties
-from tokendraw_testing.commands import matrix_lines
-from tokendraw_testing.commands.matrix_lines import print_matrix
 from tokendraw_testing.filter_check import line_names
-from tokendraw_testing.kit import fuzz
-from tokendraw_testing.kit.fuzz_report import FuzzFinding, FuzzReport, first_of_each_sort
-from tokendraw_testing.kit.matrix import Place, places
+from tokendraw_testing.kit import run as running
+from tokendraw_testing.kit.report import FuzzFinding, FuzzReport, Place, first_of_each_sort, places
 from tokendraw_testing.kit.trial import MOST_CHECKS
 
 HEADING = (
@@ -377,7 +375,7 @@ def finds(monkeypatch):
                 elapsed=60.25,
             )
 
-        monkeypatch.setattr(fuzz, "fuzz", run)
+        monkeypatch.setattr(running, "fuzz", run)
         return calls
 
     return find
@@ -390,9 +388,8 @@ CASES = (
     "another_thing         not looked at: the kit has no random cases of it\n"
     "\n"
     "sample: rows looked at in 1 of 2 places (s seeded)\n"
-    "                              float32\n"
     "ids in the vocabulary, up to  1K  more\n"
-    "random cases                  s   .\n"
+    "float32                       s   .\n"
 )
 
 
@@ -471,37 +468,16 @@ def test_without_findings_it_says_how_much_it_looked_at(finds):
 # Places without a look.
 
 
-DTYPES = ("float32", "bfloat16", "float16")
-SAMPLE = places(["sample"], DTYPES, None, ("greedy", "seeded", "unseeded"))
-
-
 def place(dtype, up_to, kind, call="sample"):
     return Place(call, dtype, up_to, kind)
 
 
-LINES = [
-    ("greedy rows", ((place("float32", 1024, "greedy"), 5), (place("bfloat16", 131072, "greedy"), 1))),
-    ("output", ((place("float32", 1024, "unseeded"), 9), (place("float16", None, "seeded"), 2))),
-    ("sync-free", ()),
-]
-
-
-def test_a_line_has_a_letter_where_it_looked_and_dots_where_it_did_not(capsys):
-    print_matrix(LINES, SAMPLE)
-    assert capsys.readouterr().out == (
-        screen("a line has a letter where it looked and dots where it did not")
+def test_a_dtype_has_a_letter_where_a_line_looked_and_dots_where_none_did(reports):
+    greedy = ((place("float32", 1024, "greedy"), 5), (place("bfloat16", 131072, "greedy"), 1))
+    drawn = ((place("float32", 1024, "unseeded"), 9), (place("float16", None, "seeded"), 2))
+    sample = places(["sample"], ("float32", "bfloat16", "float16"), None, ("greedy", "seeded", "unseeded"))
+    verify = places(["verify coupled"], ["float16"], 1000, ["greedy", "unseeded"])
+    reports(replace(EXACT, looked=greedy), replace(EXACT, looked=drawn), places=(*sample, *verify))
+    assert (
+        screen("a dtype has a letter where a line looked and dots where none did") in check("native").stdout
     )
-
-
-def test_a_narrow_terminal_gets_the_dtypes_below_each_other(capsys, monkeypatch):
-    monkeypatch.setattr(matrix_lines, "console_width", lambda: 60)
-    print_matrix(LINES[:1], SAMPLE)
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines[2:])) <= 60
-    assert [line.strip() for line in lines[2::3]] == list(DTYPES)
-
-
-def test_calls_are_counted_apart_and_one_that_nobody_made_says_so(capsys):
-    both = places(["verify rejection", "verify coupled"], ["float16"], 1000, ["greedy", "unseeded"])
-    print_matrix([("verify output", ((place("float16", 1024, "greedy", "verify rejection"), 3),))], both)
-    assert capsys.readouterr().out == (screen("calls are counted apart and one that nobody made says so"))

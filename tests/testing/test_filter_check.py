@@ -6,7 +6,7 @@ import pytest
 from fake_dists import EVERYTHING, plugin
 from tokendraw import InvalidParameterError, TokendrawError
 from tokendraw_testing import Status, check_filter
-from tokendraw_testing.commands.filter_check import read_definition
+from tokendraw_testing.commands.check import read_definition
 from tokendraw_testing.filter_check import line_names
 
 OF_FLOOR = tuple(line_names())
@@ -63,25 +63,19 @@ def test_without_a_definition_one_line_says_what_it_needs(dists):
     ("body", "line", "words"),
     [
         ("return value * moments.std", "reach", "the floor of 'acme' needs to keep several tokens"),
-        (f"return {STD} * float('nan')", "reach", "the floor of 'acme' needs to keep several tokens"),
         (
             f"return {STD} * (1 + 1 / moments.count)",
             "definition",
             "half of them -inf, 21 finite logits, value 0.3: a floor of -0.56084 keeps 5",
         ),
         (f"return ({STD}).unsqueeze(-1)", "form of the floor", "its floor needs shape [36], torch.float32"),
-        ("return -1.0", "form of the floor", "its floor needs to be a tensor, found float"),
-        ("return -value.double()", "form of the floor", "found [36], torch.float64 on cpu"),
         (
             "raise ZeroDivisionError('by 0')",
             "form of the floor",
             "ZeroDivisionError: by 0 (filter_acme_0.py:12)",
         ),
-        ("return -value * moments.mean", "form of the floor", "raised TypeError"),
         ("return moments.std.mul_(-value)", "form of the floor", "its floor changed 'std' in place"),
         (f"return {STD} * min(1.0, float(value.sum()) + 99)", "no waiting", "no value on the host"),
-        (f"return {STD} if (value > -9e9).all() else value", "no waiting", "no value on the host"),
-        (f"f = {STD}; f[f > 9].sum(); return f", "no waiting", "no value on the host"),
         ("return -value * moments.std.clamp(max=9.0).mean()", "floors in float64", "found "),
         ("return -value * ((moments.std + 1e6) - 1e6)", "floors in float64", " in float32 among 36 rows"),
         (f"return ({STD}).bfloat16().to(value.dtype)", "definition", "they differ in the token at y = "),
@@ -91,14 +85,6 @@ def test_a_planted_bug_of_a_filter_is_found_by_its_line(dists, body, line, words
     dists.add_filter(body, moments='"std", "count"')
     found = failures(only=OF_FLOOR, definition=deviations, values=(0.3, 0.7, 1.0))
     assert words in found.get(line, ""), found
-
-
-def test_without_a_floor_of_the_right_form_nothing_else_is_looked_at(dists):
-    dists.add_filter("return None", moments='"std",')
-    report = check_filter("acme", "native", device="cpu", quick=True)
-    assert report.summary == (
-        "0 passed, 1 failed, 0 refused, 7 not run (needs a floor of the right form, found none)"
-    )
 
 
 @pytest.mark.parametrize(
@@ -135,12 +121,6 @@ def test_what_cannot_be_checked_is_refused_in_words(dists):
             {},
             TokendrawError,
             "The filter 'p_less' needs beta with the moments log_mass and",
-        ),
-        (
-            ("p_less", "gamma"),
-            {},
-            TokendrawError,
-            "The filter 'p_less' needs gamma with the moments log_mass and",
         ),
         (
             ("p_less",),

@@ -1,6 +1,7 @@
-"""The float64 reference equals a model by sets of values, for a row alone and for many rows at once."""
+"""The float64 reference equals a model by sets of values, and the expected distribution of a row the reference."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -65,24 +66,6 @@ def test_rows_are_prepared_and_drawn_as_sets_of_values_say(family):
     assert certain > 10
 
 
-def test_one_reading_of_a_row_serves_every_request():
-    rng = np.random.default_rng(8)
-    logits = gaussian(rng, 1100)
-    own = reference.SortedLogits.of(logits)
-    for params in REQUESTS[::7]:
-        once, anew = reference.prepare(own, params), reference.prepare(logits, params)
-        assert np.array_equal(once.kept, anew.kept)
-        assert np.array_equal(once.y, anew.y)
-        assert np.array_equal(expect(own, params).probabilities, expect(logits, params).probabilities)
-
-
-def test_a_prepared_row_is_a_copy():
-    logits = np.array([0.0, 1.0, 2.0])
-    row = reference.prepare(logits, SamplingParams())
-    logits[:] = np.nan
-    assert row.x.tolist() == [0.0, 1.0, 2.0]
-
-
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
 def test_draws_of_many_rows_together_are_those_of_each_alone(dtype):
     rng = np.random.default_rng(9)
@@ -125,20 +108,6 @@ def test_walks_of_many_requests_together_are_those_of_each_alone(kind, mode):
     assert len({len(answer.tokens) for answer in alone}) > 2
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (8191,), (8193,), (3, 6000)])
-def test_philox_in_blocks_is_philox_of_each_counter(shape):
-    rng = np.random.default_rng(11)
-    counter = [rng.integers(0, 2**32, shape, np.uint64) for _ in range(4)]
-    for key in ((5, 7), tuple(rng.integers(0, 2**32, (2, *shape), np.uint64))):
-        result = reference.philox4x32(counter, key)
-        assert all(np.shape(word) == shape for word in result)
-        flat = [np.broadcast_to(x, shape).ravel() for x in (*counter, *key, *result)]
-        for c0, c1, c2, c3, k0, k1, *words in zip(
-            *(x[:: max(1, len(x) // 40)].tolist() for x in flat), strict=True
-        ):
-            assert reference.inverse_philox4x32(words, (k0, k1)) == (c0, c1, c2, c3)
-
-
 @pytest.mark.parametrize(
     ("filters", "is_kept"),
     [
@@ -157,3 +126,88 @@ def test_a_row_keeps_what_the_floors_of_its_filters_keep(filters, is_kept):
     np.testing.assert_array_equal(row.kept, is_kept(y, np.exp(y) / np.exp(y).sum()))
     assert row.certain
     assert 0 < row.kept.sum() < len(x)
+
+
+# The expected distribution of a row: groups of ties, both tie rules, uncertain rows.
+
+EXPECTED_REQUESTS = [
+    SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m, filter_order=order)
+    for t, k, p, m, order in itertools.product(
+        (0.0, 0.5, 1.0), (0, 1, 7, 10**6), (1.0, 0.8, 0.3), (0.0, 0.2), ("top_k_first", "joint")
+    )
+]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_with_ties_by_value_the_expectation_is_the_reference(family):
+    rng = np.random.default_rng(4)
+    judged = 0
+    for params in EXPECTED_REQUESTS:
+        logits = FAMILIES[family](rng, 300)
+        row, result = reference.prepare(logits, params), expect(logits, params)
+        if not (row.certain and result.certain):
+            continue
+        judged += 1
+        assert np.array_equal(result.kept, row.kept)
+        assert result.count == row.kept.sum()
+        processed = np.exp(reference.values(row, int(np.argmax(row.x)), "processed_logprobs"))
+        np.testing.assert_allclose(result.probabilities, processed, atol=1e-12)
+        assert result.log_share == pytest.approx(reference.log_kept_mass(row), abs=1e-12)
+        assert result.possible[row.kept].all()
+    assert judged > 0.6 * len(EXPECTED_REQUESTS)
+
+
+def brute_force(probabilities, top_k, top_p):
+    """Return the kept values under ``exact_k``, by counting tokens down from the largest."""
+    values = sorted(probabilities, reverse=True)
+    if top_k:
+        values = values[:top_k]
+    total, kept, mass = sum(values), [], 0.0
+    for value in values:
+        if top_p < 1 and kept and mass >= top_p * total - 1e-12:
+            break
+        kept.append(value)
+        mass += value
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p"), [(1, 1.0), (3, 1.0), (5, 1.0), (0, 0.35), (0, 0.65), (4, 0.7), (6, 0.95)]
+)
+def test_exact_k_keeps_as_many_of_the_last_group_as_there_is_room_for(top_k, top_p):
+    probabilities = np.array([0.05, 0.3, 0.1, 0.1, 0.3, 0.1, 0.05])
+    result = expect(np.log(probabilities), SamplingParams(top_k=top_k, top_p=top_p), "exact_k")
+    kept = brute_force(probabilities, top_k, top_p)
+    assert result.count == len(kept)
+    for value in set(probabilities):
+        share = kept.count(value) * value / sum(kept)
+        assert result.probabilities[probabilities == value].sum() == pytest.approx(share)
+    assert result.log_share == pytest.approx(math.log(sum(kept)))
+
+
+def test_a_nucleus_edge_within_rounding_is_a_doubt_and_both_answers_are_possible():
+    logits = np.log([0.5, 0.3, 0.2])
+    near, clear = (expect(logits, SamplingParams(top_p=p)) for p in (0.8 + 1e-9, 0.81))
+    assert not near.certain
+    assert near.possible.tolist() == [True, True, True]
+    assert clear.certain
+    assert expect(logits, SamplingParams(top_p=0.79)).possible.tolist() == [True, True, False]
+
+
+def test_kept_tokens_without_any_mass_in_float64_are_kept_all_the_same():
+    result = expect(np.array([0.0, -2000.0, -3000.0]), SamplingParams(top_k=2))
+    assert result.kept.tolist() == [True, True, False]
+    assert result.probabilities.tolist() == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("logits", "probabilities"),
+    [
+        ([math.nan, math.nan], [1, 0]),
+        ([-math.inf, -math.inf], [1, 0]),
+        ([math.inf, 3.0, math.inf, math.nan], [0.5, 0, 0.5, 0]),
+        ([math.nan, 1.0, -math.inf], [0, 1, 0]),
+    ],
+)
+def test_special_rows_have_the_distribution_of_the_contract(logits, probabilities):
+    assert expect(np.array(logits), SamplingParams()).probabilities.tolist() == probabilities

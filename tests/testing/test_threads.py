@@ -1,9 +1,7 @@
 """The kit's lines with several threads: races turn a line red, and the number of threads is restored."""
 
-import os
 import sys
 import threading
-from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -11,10 +9,9 @@ import torch
 
 from mutants.races import CAPABILITIES, RACES
 from mutants.samplers import SamplerMutant, sampler_mutant
-from tokendraw_testing import Effort, Status, Subject, properties, run
-from tokendraw_testing.conformance import SamplerConformance
+from tokendraw_testing import Status, Subject, run
 from tokendraw_testing.kit import threads, workers
-from tokendraw_testing.kit.fuzz import fuzz
+from tokendraw_testing.kit.run import fuzz
 
 LINES = ("threads", "verify threads", "process threads")
 ONE_SCRATCH = RACES[0]
@@ -40,15 +37,6 @@ def test_a_race_turns_the_line_red(race):
         else f"{threads.thread_counts()[0]} threads"
     )
     assert how in lines[0].detail
-
-
-def test_the_remaining_lines_miss_a_race():
-    """The remaining lines compute with a single thread."""
-    names = [prop.name for prop in properties("sample") if prop.name not in LINES]
-    few = ONE_SCRATCH.subject(
-        effort=replace(Effort.tiny(), fewer=32, draws=16, tiled_draws=12, most_draws=12)
-    )
-    assert run(few, only=[name for name in names if name in ("output", "noise precision", "last ids")]).passed
 
 
 # The numbers of threads
@@ -82,17 +70,6 @@ def test_calls_are_made_with_two_threads_and_with_as_many_as_there_are_cores(mon
     assert (torch.get_num_threads(), sys.getswitchinterval()) == (2, interval)
 
 
-def test_two_cores_or_one_are_looked_at_with_two_threads(monkeypatch):
-    for cores in (1, 2):
-        monkeypatch.setattr(threads, "usable_cores", lambda cores=cores: cores)
-        assert threads.thread_counts() == (2,)
-
-
-def test_the_number_of_threads_comes_back_after_a_line_that_fails(two_threads):
-    assert one_line(ONE_SCRATCH.subject(), "threads").status is Status.FAILED
-    assert torch.get_num_threads() == 2
-
-
 @pytest.mark.slow
 def test_the_remaining_lines_and_random_cases_compute_with_a_single_thread(two_threads):
     Watching.seen = []
@@ -100,17 +77,6 @@ def test_the_remaining_lines_and_random_cases_compute_with_a_single_thread(two_t
     assert run(under_test, only=["output", "crossed logprobs"]).passed
     assert not fuzz(under_test, 0.2).findings
     assert set(Watching.seen) == {1}
-    assert torch.get_num_threads() == 2
-
-
-@pytest.mark.slow
-def test_the_tests_of_pytest_put_the_number_of_threads_back(two_threads):
-    class TestAcme(SamplerConformance):
-        pass
-
-    Watching.seen = []
-    TestAcme().test_threads(sampler(Watching))
-    assert sorted(set(Watching.seen)) == sorted({1, *threads.thread_counts()})
     assert torch.get_num_threads() == 2
 
 
@@ -126,21 +92,6 @@ def test_the_processes_of_jobs_stay_at_one_thread_each():
     under_test = Subject.installed("native", device="cpu", quick=True)
     result = dict(workers.results(under_test, counts_around, ["process threads", "verify threads"], 2))
     assert result == dict.fromkeys(["process threads", "verify threads"], (1, "passed", 1))
-
-
-# Where there is nothing to look at
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"device": "meta"}, "needs a CPU, found meta"),
-        ({"effort": Effort.tiny()}, "needs compiled kernels, found an effort for interpreted ones"),
-    ],
-)
-def test_another_device_and_interpreted_kernels_are_not_run(options, reason):
-    result = one_line(sampler(SamplerMutant, **options), "threads")
-    assert (result.status, result.detail) == (Status.NOT_RUN, reason)
 
 
 @pytest.mark.slow
@@ -162,7 +113,3 @@ def test_an_exception_in_a_thread_is_the_failure(number):
         Status.FAILED,
         "a call raised RuntimeError: no context in this thread",
     )
-
-
-def test_cores_are_those_of_this_process():
-    assert workers.usable_cores() == len(os.sched_getaffinity(0))

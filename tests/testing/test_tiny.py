@@ -2,10 +2,9 @@
 
 import pytest
 
-import numpy_sampler
 from mutants import by_name
 from mutants.samplers import SAMPLERS, SamplerMutant, sampler_mutant
-from tokendraw_testing import Effort, Status, Subject, run
+from tokendraw_testing import Effort, Status, run
 
 MUTANTS = by_name(SAMPLERS)
 TOO_SMALL_FOR = {
@@ -57,23 +56,3 @@ def test_a_bug_with_too_few_draws_is_seen_by_the_listed_lines(bug):
     assert [line.name for line in report.failed] == [
         line.name for line in report.lines if line.name in TOO_SMALL_FOR[bug]
     ]
-
-
-@pytest.mark.slow
-def test_a_sampler_in_float64_numpy_stays_green():
-    """A run of 100 other seeds was green too, with native as well."""
-    under_test = numpy_sampler.subject(seed=2)
-    under_test.effort = Effort.tiny()
-    assert run(under_test).failed == ()
-
-
-def test_an_effort_stands_in_place_of_quick_and_full():
-    under_test = Subject(
-        "numpy",
-        capabilities={"sample": numpy_sampler.CAPABILITIES},
-        device="cpu",
-        build=lambda operation, need: numpy_sampler.NumpySampler(),
-        effort=Effort.tiny(),
-    )
-    assert under_test.effort == Effort.tiny()
-    assert run(under_test, only="tails").lines[0].detail == "gaps 8"

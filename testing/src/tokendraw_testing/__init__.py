@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from tokendraw_testing.filter_check import check_filter as check_filter
     from tokendraw_testing.kit.device import sync_is_an_error as sync_is_an_error
     from tokendraw_testing.kit.effort import Effort as Effort
-    from tokendraw_testing.kit.operation import properties as properties
     from tokendraw_testing.kit.property import Property as Property
+    from tokendraw_testing.kit.property import properties as properties
     from tokendraw_testing.kit.report import Line as Line
     from tokendraw_testing.kit.report import Report as Report
     from tokendraw_testing.kit.report import Status as Status
@@ -51,8 +51,7 @@ _NAMES = {
     "tokendraw_testing.filter_check": "FilterReport check_filter",
     "tokendraw_testing.kit.device": "sync_is_an_error",
     "tokendraw_testing.kit.effort": "Effort",
-    "tokendraw_testing.kit.operation": "properties",
-    "tokendraw_testing.kit.property": "Property",
+    "tokendraw_testing.kit.property": "Property properties",
     "tokendraw_testing.kit.report": "Line Report Status",
     "tokendraw_testing.kit.run": "check run",
     "tokendraw_testing.kit.subject": "Subject",

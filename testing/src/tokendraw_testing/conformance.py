@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tokendraw_testing.kit.operation import properties
-from tokendraw_testing.kit.property import Property
+from tokendraw_testing.kit.property import Property, properties
 from tokendraw_testing.kit.report import Status
 from tokendraw_testing.kit.run import check
 from tokendraw_testing.kit.subject import Subject

@@ -24,7 +24,6 @@ from tokendraw.plugin import Call
 from tokendraw.tools import find_operation
 from tokendraw_testing.judges.rows import TOLERANCE
 from tokendraw_testing.kit.device import capture, require_new_draws, require_no_wait
-from tokendraw_testing.kit.inputs import bits, require_unmodified
 from tokendraw_testing.kit.property import Properties, Property, Refusal
 from tokendraw_testing.kit.threads import (
     FIRST_REPEATS,
@@ -35,7 +34,7 @@ from tokendraw_testing.kit.threads import (
     require_thread_free,
     thread_words,
 )
-from tokendraw_testing.kit.trial import Trial
+from tokendraw_testing.kit.trial import Trial, bits, require_unmodified
 
 Columns = dict[str, Any]
 """What is known of a row of an output, by name; None where noise or rounding decides."""

@@ -28,17 +28,7 @@ def fake_dist(
 ) -> Path:
     """Write a distribution as an installer leaves it, and return the folder to put on ``sys.path``.
 
-    With pytest, where ``acme`` is a plugin under test::
-
-        def test_it_is_found(tmp_path, monkeypatch):
-            source = "from acme_tokendraw import plugin"
-            folder = fake_dist(
-                tmp_path, "acme-tokendraw", plugins={"acme": "fake:plugin"}, modules={"fake": source}
-            )
-            monkeypatch.syspath_prepend(folder)
-            assert "acme" in [candidate.name for candidate in tokendraw.discover()]
-
-    A process of its own finds the folder through ``PYTHONPATH``.
+    A process of its own finds the folder through ``PYTHONPATH``; ``docs/plugin-authors.md`` has an example.
 
     :param tmp_path: the distribution gets a sub-folder of its own here.
     :param plugins: entry points of the group ``tokendraw.plugins`` by name: ``{"acme": "acme_plugin:plugin"}``.
@@ -52,8 +42,8 @@ def fake_dist(
     :raises ValueError: an installer would not accept a name.
     :raises FileExistsError: the sub-folder holds this version of the distribution already.
     """
-    _check("name", name, _NAME, "a distribution's name")
-    _check("version", version, _VERSION, "a version")
+    _check("'name'", name, _NAME.fullmatch(name), "a distribution's name", "Use letters, digits and dots")
+    _check("'version'", version, _VERSION.fullmatch(version), "a version", "Use letters, digits and dots")
     folder = tmp_path / (where or f"{name}-{version}")
     info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     if info.exists():
@@ -74,14 +64,10 @@ def fake_dist(
 
 def _entry_points(group: str, entries: Mapping[str, str]) -> str:
     for name, value in entries.items():
-        if not name.strip() or name.startswith(("[", "#", ";")) or set(name) & set("=\n\r"):
-            raise ValueError(
-                f"'{group}' needs names of entry points, found {name!r}. Use letters and dashes."
-            )
-        if not isinstance(value, str) or not value.strip() or set(value) & set("\n\r"):
-            raise ValueError(
-                f"{name!r} in '{group}' needs one line of text, found {value!r}. Write module:object."
-            )
+        is_name = name.strip() and not name.startswith(("[", "#", ";")) and not set(name) & set("=\n\r")
+        _check(f"'{group}'", name, is_name, "names of entry points", "Use letters and dashes")
+        is_line = isinstance(value, str) and value.strip() and not set(value) & set("\n\r")
+        _check(f"{name!r} in '{group}'", value, is_line, "one line of text", "Write module:object")
     return "".join([f"[tokendraw.{group}]\n", *(f"{name} = {value}\n" for name, value in entries.items())])
 
 
@@ -90,10 +76,8 @@ def _sources(folder: Path, modules: Mapping[str, str]) -> dict[Path, str]:
     files: dict[Path, str] = {}
     for module, source in modules.items():
         parts = module.split(".")
-        if not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
-            raise ValueError(
-                f"'modules' needs names that can be imported, found {module!r}. Use an identifier."
-            )
+        is_module = all(part.isidentifier() and not keyword.iskeyword(part) for part in parts)
+        _check("'modules'", module, is_module, "names that can be imported", "Use an identifier")
         is_package = any(name.startswith(f"{module}.") for name in modules)
         path = folder.joinpath(*parts)
         files[path / "__init__.py" if is_package else path.with_suffix(".py")] = textwrap.dedent(source)
@@ -102,6 +86,6 @@ def _sources(folder: Path, modules: Mapping[str, str]) -> dict[Path, str]:
     return files
 
 
-def _check(field: str, text: str, pattern: re.Pattern[str], kind: str) -> None:
-    if not pattern.fullmatch(text):
-        raise ValueError(f"{field!r} needs {kind}, found {text!r}. Use letters, digits and dots.")
+def _check(subject: str, text: str, holds: object, needed: str, advice: str) -> None:
+    if not holds:
+        raise ValueError(f"{subject} needs {needed}, found {text!r}. {advice}.")

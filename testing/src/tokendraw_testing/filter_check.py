@@ -34,9 +34,9 @@ from tokendraw.tools import all_of, find_device, one_of
 from tokendraw_testing import reference, reference_floors
 from tokendraw_testing.cases.requests import Fields
 from tokendraw_testing.cases.rows import floor_designs
-from tokendraw_testing.kit.attempt import attempt, fixed_randomness
 from tokendraw_testing.kit.device import require_no_wait
 from tokendraw_testing.kit.report import Line, Report, Status
+from tokendraw_testing.kit.run import attempt
 from tokendraw_testing.kit.subject import Subject
 from tokendraw_testing.kit.trial import FALSE_ALARM, Trial, Violation
 from tokendraw_testing.sample import judge_further
@@ -290,7 +290,7 @@ def check_filter(
                 each.status is not Status.FAILED for each in lines if each.name == "form of the floor"
             )
             look = looks[line] if has_form else _without_form
-            lines.append(_look(look, line, abouts[line], Trial(f"{name}/{line}", seed), target))
+            lines.append(attempt(look, line, abouts[line], Trial(f"{name}/{line}", seed), target))
             finished(lines[-1])
     return FilterReport(
         sampler=all_of(subjects),
@@ -310,19 +310,6 @@ def line_names(samplers: Iterable[str] = ()) -> dict[str, str]:
     """Return the demand of each line by name, for some samplers."""
     looks = {**_FLOOR_LINES, **{f"{n}, {s}": look for s in samplers for n, look in _SAMPLER_LINES.items()}}
     return {name: (look.__doc__ or "").splitlines()[0] for name, look in looks.items()}
-
-
-def _look(look: Callable[[Trial], str], name: str, about: str, trial: Trial, device: torch.device) -> Line:
-    start = time.perf_counter()
-    with fixed_randomness(int(trial.generator("torch").integers(2**63)), device):
-        found = attempt(lambda: look(trial))
-    status = Status.FAILED if found.failed else Status.NOT_RUN if found.not_run else Status.PASSED
-    facts: dict[str, Any] = {
-        "detail": found.detail,
-        "traceback": found.traceback,
-        "seconds": time.perf_counter() - start,
-    }
-    return Line(name=name, about=about, status=status, **facts | trial.figures)
 
 
 def _given(fields: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:

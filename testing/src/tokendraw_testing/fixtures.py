@@ -18,44 +18,24 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pytest
 import torch
 
 from tokendraw_testing import fake_distributions
 from tokendraw_testing.kit import device as _device
+from tokendraw_testing.kit.trial import bits
 
 _TRAILING_GUARDS: Final = 1024
 """Guard elements behind the last row."""
 
 
-class PoisonedBuffer(Protocol):
-    """The type of the fixture :func:`poisoned_buffer`."""
-
-    def __call__(
-        self,
-        rows: int,
-        size: int,
-        stride: int,
-        offset: int = 0,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-    ) -> torch.Tensor:
-        """Return zeros [rows, size] to be filled: a view from element ``offset`` of the storage on.
-
-        :param stride: elements from one row to the next.
-        :raises ValueError: the stride is less than the size, so that rows would lie in each other's guards.
-        """
-
-
-class FakeDist(Protocol):
-    """The type of the fixture :func:`fake_dist`."""
-
-    def __call__(self, name: str, version: str = "1.0", **files: Any) -> Path:
-        """Write a distribution by :func:`tokendraw_testing.fake_dist`."""
+PoisonedBuffer: TypeAlias = Callable[..., torch.Tensor]
+"""The type of the fixture :func:`poisoned_buffer`."""
+FakeDist: TypeAlias = Callable[..., Path]
+"""The type of the fixture :func:`fake_dist`."""
 
 
 @pytest.fixture
@@ -103,6 +83,9 @@ def poisoned_buffer() -> Iterator[PoisonedBuffer]:
             output = sampler.sample(logits, metadata)
             assert output.valid.all()
             assert (output.token_ids < 1000).all()
+
+    It returns zeros [rows, size] to be filled: a view from element ``offset`` of the storage on, with ``stride``
+    elements from one row to the next. A stride below the size is a ValueError: rows would be guards of others.
     """
     buffers: list[_Buffer] = []
 
@@ -145,6 +128,7 @@ def fake_dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeD
     folders: list[Path] = []
 
     def install(name: str, version: str = "1.0", **files: Any) -> Path:
+        """Write a distribution by :func:`tokendraw_testing.fake_dist`."""
         folders.append(fake_distributions.fake_dist(tmp_path, name, version, **files))
         monkeypatch.syspath_prepend(folders[-1])
         return folders[-1]
@@ -156,24 +140,24 @@ def fake_dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeD
             del sys.modules[name]
 
 
-@dataclass(frozen=True)
-class _Buffer:
+class _Buffer(NamedTuple):
     storage: torch.Tensor
     rows: int
     size: int
     stride: int
     offset: int
 
-    def logits(self, like_storage: torch.Tensor) -> torch.Tensor:
+    def logits(self, storage: torch.Tensor) -> torch.Tensor:
         """Return the logits [rows, size] within the storage, or the same view of a tensor of equal length."""
-        return like_storage.as_strided((self.rows, self.size), (self.stride, 1), self.offset)
+        return storage.as_strided((self.rows, self.size), (self.stride, 1), self.offset)
 
     def written_guards(self) -> list[tuple[int, int]]:
         """List (row, column) of every changed guard; columns count from the first logit of the row."""
         original = _guards(len(self.storage), self.storage.dtype, self.storage.device)
         self.logits(original).copy_(self.logits(self.storage))
-        is_changed = _bits(self.storage) != _bits(original)
-        offsets = (is_changed.any(dim=1).nonzero().flatten() - self.offset).tolist()
+        is_changed = bits(self.storage) != bits(original)
+        changed = is_changed.view(len(original), -1).any(dim=1)
+        offsets = (changed.nonzero().flatten() - self.offset).tolist()
         rows = [min(max(offset // self.stride, 0), max(self.rows - 1, 0)) for offset in offsets]
         return [(row, offset - row * self.stride) for row, offset in zip(rows, offsets, strict=True)]
 
@@ -182,11 +166,6 @@ def _guards(count: int, dtype: torch.dtype, device: torch.device | str) -> torch
     guards = torch.full((count,), float("inf"), dtype=dtype, device=device)
     guards[1::2] = float("nan")
     return guards
-
-
-def _bits(values: torch.Tensor) -> torch.Tensor:
-    """Return the bytes [count, bytes of one element]: NaN is unequal to NaN, but its bits are equal."""
-    return values.view(torch.uint8).view(len(values), -1)
 
 
 def _skip_without_cuda() -> None:

@@ -28,8 +28,7 @@ from torch import Tensor
 from tokendraw import InvalidParameterError, SamplingMetadata, SamplingParams
 from tokendraw_testing.cases.requests import describe
 from tokendraw_testing.judges.rows import TOLERANCE
-from tokendraw_testing.kit.operation import find
-from tokendraw_testing.kit.property import Properties, Property
+from tokendraw_testing.kit.property import Properties, Property, find
 from tokendraw_testing.kit.statistical_tests import fit
 from tokendraw_testing.kit.subject import Subject
 from tokendraw_testing.kit.trial import Trial, Verdict, Violation

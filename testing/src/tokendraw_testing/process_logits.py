@@ -16,13 +16,10 @@ from tokendraw_testing import exact
 from tokendraw_testing.cases.edits import MAX_TOKENS, EditRequest, Engine, pack_bitmask, random_request
 from tokendraw_testing.judges.edits import require_edits
 from tokendraw_testing.kit.device import capture
-from tokendraw_testing.kit.inputs import bits
-from tokendraw_testing.kit.matrix import Place, places, width_class
-from tokendraw_testing.kit.operation import OperationKit
-from tokendraw_testing.kit.property import Properties, Refusal
-from tokendraw_testing.kit.refusals import offers, require_unadvertised
-from tokendraw_testing.kit.subject import OperationSubject
-from tokendraw_testing.kit.trial import Trial
+from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
+from tokendraw_testing.kit.report import Place, places, width_class
+from tokendraw_testing.kit.subject import OperationSubject, require_unadvertised
+from tokendraw_testing.kit.trial import Trial, bits
 from tokendraw_testing.reference import Array
 
 properties = Properties("process_logits")

@@ -78,9 +78,8 @@ from tokendraw_testing.cases.rows import (
 )
 from tokendraw_testing.judges.expectation import expect
 from tokendraw_testing.judges.rows import LogprobRows, judge, named_tokens, require_tokens
-from tokendraw_testing.kit.operation import OperationKit
-from tokendraw_testing.kit.property import Properties, Refusal
-from tokendraw_testing.kit.refusals import offers, require_refusal, require_unadvertised
+from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
+from tokendraw_testing.kit.subject import require_refusal, require_unadvertised
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import gaussian
 from tokendraw_testing.statistics import sample as statistics

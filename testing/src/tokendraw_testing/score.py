@@ -23,11 +23,9 @@ from tokendraw_testing.cases.requests import (
 )
 from tokendraw_testing.cases.rows import WIDE_SIZE, covering_rows, rows_of_designs
 from tokendraw_testing.judges.rows import LogprobRows, require_columns
-from tokendraw_testing.kit.inputs import require_unmodified
-from tokendraw_testing.kit.operation import OperationKit
-from tokendraw_testing.kit.property import Properties, Refusal
-from tokendraw_testing.kit.refusals import offers, require_unadvertised
-from tokendraw_testing.kit.trial import Trial
+from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
+from tokendraw_testing.kit.subject import require_unadvertised
+from tokendraw_testing.kit.trial import Trial, require_unmodified
 from tokendraw_testing.subjects import RowSubject, SampleSubject, ScoreSubject
 
 properties = Properties("score")

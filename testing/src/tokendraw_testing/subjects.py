@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from types import MappingProxyType
@@ -36,8 +37,8 @@ from tokendraw.plugin import (
     VerifyMode,
 )
 from tokendraw.tools import find_unsupported
-from tokendraw_testing.kit.matrix import Place, places, width_class
 from tokendraw_testing.kit.property import Refusal
+from tokendraw_testing.kit.report import Place, places, width_class
 from tokendraw_testing.kit.subject import OperationSubject
 
 
@@ -58,28 +59,21 @@ class RowSubject(OperationSubject):
             gumbel_dtype=(*capabilities.gumbel_dtypes, "fp32")[0],
         )
 
-    def need(
-        self, logprobs_mode: LogprobsMode | None = None, gumbel_dtype: GumbelDtype | None = None
-    ) -> Need:
-        """Return the usual need with a logprobs mode and a precision of the noise; None: the usual value."""
-        usual_need = self.usual_need
-        return replace(
-            usual_need,
-            logprobs_mode=logprobs_mode or usual_need.logprobs_mode,
-            gumbel_dtype=gumbel_dtype or usual_need.gumbel_dtype,
-        )
-
     @property
     def usual_need(self) -> Need:
         """Return the usual need, with the fields of :meth:`with_need`."""
         need: Need = super().usual_need
         return replace(need, **self._need)
 
-    def with_need(self, **fields: Any) -> Self:
-        """Copy the view for calls of another need; the copy counts rows in the same matrix.
+    def need(
+        self, logprobs_mode: LogprobsMode | None = None, gumbel_dtype: GumbelDtype | None = None
+    ) -> Need:
+        """Return the usual need with a logprobs mode and a precision of the noise; None: the usual value."""
+        fields: dict[str, Any] = {"logprobs_mode": logprobs_mode, "gumbel_dtype": gumbel_dtype}
+        return replace(self.usual_need, **{name: value for name, value in fields.items() if value})
 
-        :param fields: of the need, such as ``gumbel_dtype="fp64"``.
-        """
+    def with_need(self, **fields: Any) -> Self:
+        """Copy the view for calls of a need with these fields; the copy counts rows in the same matrix."""
         view = copy.copy(self)
         view._need = fields
         return view
@@ -116,14 +110,31 @@ class RowSubject(OperationSubject):
     def places(self) -> tuple[Place, ...]:
         """Cross the calls, the advertised dtypes, the served widths and the kinds of rows."""
         c = self.capabilities
-        return places(self.calls(), c.dtypes, c.max_vocab_size, _kinds(c))
+        drawn = ("unseeded",) if c.seeding == "none" else ("seeded", "unseeded")
+        kinds = dict.fromkeys([*["greedy"] * c.greedy, *map(self.kind_drawn, drawn)])
+        return places(self.calls(), c.dtypes, c.max_vocab_size, kinds)
+
+    def kind_drawn(self, kind: str) -> str:
+        """Name a kind of rows that are not greedy."""
+        return kind
 
     def rows_by_place(self, call: Call) -> Mapping[Place, int]:
         """Count the rows of a call by place."""
         name, logits, metadata = self.rows_of(call)
-        dtype, up_to = str(logits.dtype).removeprefix("torch."), width_class(logits.shape[1])
-        rows = _rows_by_kind(metadata, len(logits))
-        return {Place(name, dtype, up_to, kind): number for kind, number in rows.items() if number}
+        rows, size = logits.shape
+        temperature, seeded = metadata.per_row("temperature"), metadata.per_row("seeded")
+        none = torch.zeros(rows, dtype=torch.bool)
+        is_greedy = none if temperature is None else ~(temperature > 0).cpu()
+        is_seeded = none if metadata.seed is None else ~is_greedy
+        if seeded is not None:
+            is_seeded = is_seeded & seeded.cpu()
+        counts = {"greedy": int(is_greedy.sum()), "seeded": int(is_seeded.sum())}
+        counts["unseeded"] = rows - sum(counts.values())
+        dtype, by_place = str(logits.dtype).removeprefix("torch."), Counter[Place]()
+        for kind, number in counts.items():
+            kind_here = kind if kind == "greedy" else self.kind_drawn(kind)
+            by_place[Place(name, dtype, width_class(size), kind_here)] += number
+        return +by_place
 
     def rows_of(self, call: Any) -> tuple[str, torch.Tensor, SamplingMetadata]:
         """Return a call's name among :meth:`calls`, its logits [B, V], and the metadata of its rows."""
@@ -147,10 +158,9 @@ class SampleSubject(RowSubject):
     ) -> SamplerOutput:
         """Make one call on the subject's device and check the form of the output.
 
-        :param logits: [B, V], an array or a tensor anywhere; kept as it is if it is on the device already.
+        :param logits: [B, V], an array or a tensor anywhere.
         :param params: one for every row, or one for all.
         :param positions: [B]; None: 0, 1, 2 ... where a row has a seed.
-        :raises Violation: the output has a wrong shape, dtype or device, or an id outside [0, V).
         """
         logits = torch.as_tensor(logits).to(self.device)
         if isinstance(params, SamplingParams):
@@ -174,9 +184,8 @@ class SampleSubject(RowSubject):
         gumbel_dtype: GumbelDtype | None = None,
     ) -> SamplerOutput:
         """Make one call with ready arguments and check the output as in :meth:`sample`."""
-        output: SamplerOutput = self.make(
-            self.new_call("sample", logits, metadata), self.need(mode, gumbel_dtype)
-        )
+        call = self.new_call("sample", logits, metadata)
+        output: SamplerOutput = self.make(call, self.need(mode, gumbel_dtype))
         return output
 
     def tokens(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
@@ -202,29 +211,17 @@ class ScoreSubject(RowSubject):
 
         :param logits: [B, V], on any device; ``token_ids`` and ``params`` one a row.
         :param positions: [B]; None: 0, 1, 2 ...
-        :raises Violation: the output has a wrong form, or values that cannot be.
         """
         ids = torch.tensor(token_ids, dtype=torch.int64, device=self.device)
         positions = range(len(logits)) if positions is None else positions
         metadata = SamplingMetadata.from_params(params, device=self.device, positions=positions)
-        output: ScoreOutput = self.make(
-            self.new_call("score", logits.to(self.device), ids, metadata), self.need(mode)
-        )
+        call = self.new_call("score", logits.to(self.device), ids, metadata)
+        output: ScoreOutput = self.make(call, self.need(mode))
         return output
 
-    def places(self) -> tuple[Place, ...]:
-        """Cross the advertised dtypes, the served widths and greedy with other rows."""
-        c = self.capabilities
-        return places(self.calls(), c.dtypes, c.max_vocab_size, ("greedy",) * c.greedy + ("other",))
-
-    def rows_by_place(self, call: Call) -> Mapping[Place, int]:
-        """Count the rows of a call by place."""
-        name, logits, metadata = self.rows_of(call)
-        temperature = metadata.per_row("temperature")
-        num_greedy = 0 if temperature is None else int((~(temperature > 0)).sum())
-        numbers = {"greedy": num_greedy, "other": len(logits) - num_greedy}
-        dtype, up_to = str(logits.dtype).removeprefix("torch."), width_class(logits.shape[1])
-        return {Place(name, dtype, up_to, kind): number for kind, number in numbers.items() if number}
+    def kind_drawn(self, kind: str) -> str:
+        """Tell rows that are not greedy apart no further."""
+        return "other"
 
 
 class VerifySubject(RowSubject):
@@ -258,10 +255,7 @@ class VerifySubject(RowSubject):
     def drafts(
         self, ids: Sequence[Sequence[int]], size: int, kind: DraftKind, rows: torch.Tensor | None = None
     ) -> Drafts:
-        """Lay out the drafts of each request on the device.
-
-        :param rows: [L - B, V] probabilities or logits, by kind.
-        """
+        """Lay out the drafts of each request on the device; ``rows`` are [L - B, V], by kind."""
         flat = [token for tokens in ids for token in tokens]
         return Drafts.from_counts(
             torch.tensor(flat, dtype=torch.int64, device=self.device),
@@ -280,10 +274,7 @@ class VerifySubject(RowSubject):
         params: Sequence[SamplingParams] | None = None,
         first: Sequence[int] | None = None,
     ) -> VerifyOutput:
-        """Verify the drafts ``ids`` of each request, by default of plain requests at position 0.
-
-        :param rows: [L - B, V] probabilities or logits of the drafts, by kind.
-        """
+        """Verify the drafts ``ids`` of each request, by default of plain requests at position 0."""
         drafts = self.drafts(ids, target.shape[1], way[1], rows)
         params, first = params or [SamplingParams()] * len(ids), first or [0] * len(ids)
         return self.verify(target, drafts, row_metadata(drafts, params, first), way[0])
@@ -298,10 +289,7 @@ class VerifySubject(RowSubject):
         logprobs_mode: LogprobsMode | None = None,
         gumbel_dtype: GumbelDtype | None = None,
     ) -> VerifyOutput:
-        """Make one verification on the subject's device and check the form of the output.
-
-        :raises Violation: the output has a wrong shape, dtype or device, or holds chains that cannot be.
-        """
+        """Make one verification on the subject's device and check the form of the output."""
         call = self.new_call("verify", target_logits, drafts, metadata, mode=mode)
         need = self.need(logprobs_mode, gumbel_dtype)
         unsupported = find_unsupported(call, self.capabilities, operation=self.operation, need=need)
@@ -313,9 +301,8 @@ class VerifySubject(RowSubject):
         self, logits: torch.Tensor, metadata: SamplingMetadata, *, gumbel_dtype: GumbelDtype | None = None
     ) -> SamplerOutput:
         """Draw one draft a row with the verifier, and check the output as in :meth:`SampleSubject.sample`."""
-        output: SamplerOutput = self.make(
-            self.new_call("draft", logits, metadata), self.need(None, gumbel_dtype)
-        )
+        call = self.new_call("draft", logits, metadata)
+        output: SamplerOutput = self.make(call, self.need(None, gumbel_dtype))
         return output
 
     def calls(self) -> tuple[str, ...]:
@@ -326,8 +313,12 @@ class VerifySubject(RowSubject):
         """Return the mode of a verification or ``verify draft``, and the logits and metadata of the rows."""
         if not hasattr(call, "mode"):
             return "verify draft", call.logits, call.metadata
-        logits = call.logits
-        return f"verify {call.mode}", logits, _by_row(call.metadata, call.drafts, len(logits))
+        name, logits, metadata = f"verify {call.mode}", call.logits, call.metadata
+        if metadata.num_rows in (None, len(logits)):
+            return name, logits, metadata
+        request, _ = speculative.rows_of_requests(call.drafts.cu_num_logits, len(logits))
+        slot = metadata.row_index
+        return name, logits, metadata.for_rows(request if slot is None else slot[request], None)
 
 
 def crossed_orders(capabilities: Capabilities) -> tuple[FilterOrder, ...]:
@@ -348,9 +339,10 @@ def equal_rows(
     :param seeds: one a row, in [0, 2**64), each with its position; None: no row has one.
     """
     row = SamplingMetadata.from_params([params], device=device)
-    fields_of_row = {field.name: getattr(row, field.name) for field in fields(row)}
     columns: dict[str, Any] = {
-        name: c.repeat(rows) for name, c in fields_of_row.items() if isinstance(c, torch.Tensor)
+        field.name: column.repeat(rows)
+        for field in fields(row)
+        if isinstance(column := getattr(row, field.name), torch.Tensor)
     }
     if row.filters is not None:
         columns["filters"] = {name: column.repeat(rows) for name, column in row.filters.items()}
@@ -359,47 +351,6 @@ def equal_rows(
         columns["positions"] = torch.tensor(positions, dtype=torch.int64, device=device)
         columns["facts"] = replace(row.facts, any_seeded=True, all_seeded=True)
     return replace(row, **columns)
-
-
-def row_refusal(params: SamplingParams, **need: Any) -> Refusal:
-    """Make the refusal of a row that needs a capability.
-
-    :param need: fields of the need that belong to it.
-    """
-
-    def call(subject: SampleSubject) -> Call:
-        metadata = SamplingMetadata.from_params([params], device=subject.device, positions=[0])
-        return subject.new_call("sample", torch.zeros(1, 4, device=subject.device), metadata)
-
-    return Refusal(need, call)
-
-
-def _kinds(capabilities: Capabilities) -> tuple[str, ...]:
-    """List the kinds of rows drawn by a provider."""
-    greedy = ("greedy",) if capabilities.greedy else ()
-    return (*greedy, "unseeded") if capabilities.seeding == "none" else (*greedy, "seeded", "unseeded")
-
-
-def _rows_by_kind(metadata: SamplingMetadata, rows: int) -> Mapping[str, int]:
-    """Count the rows of each kind, from the host's facts if possible: only mixed batches are read.
-
-    :param metadata: with an entry for each of the ``rows``, or of no particular number of rows.
-    """
-    facts = metadata.facts
-    if facts.all_greedy:
-        return {"greedy": rows}
-    if not facts.any_greedy and not facts.any_seeded:
-        return {"unseeded": rows}
-    if not facts.any_greedy and facts.all_seeded:
-        return {"seeded": rows}
-    temperature, seeded = metadata.per_row("temperature"), metadata.per_row("seeded")
-    none = torch.zeros(rows, dtype=torch.bool)
-    greedy = none if temperature is None else ~(temperature > 0).cpu()
-    is_seeded = none if metadata.seed is None else ~greedy
-    if seeded is not None:
-        is_seeded = is_seeded & seeded.cpu()
-    counts = {"greedy": int(greedy.sum()), "seeded": int(is_seeded.sum())}
-    return counts | {"unseeded": rows - sum(counts.values())}
 
 
 def row_metadata(drafts: Drafts, params: Sequence[SamplingParams], first: Sequence[int]) -> SamplingMetadata:
@@ -415,15 +366,14 @@ def row_metadata(drafts: Drafts, params: Sequence[SamplingParams], first: Sequen
     )
 
 
-def _by_row(metadata: SamplingMetadata, drafts: Drafts, rows: int) -> SamplingMetadata:
-    """Make metadata of the target's rows from metadata of requests with the positions of the first rows."""
-    if metadata.num_rows in (None, rows):
-        return metadata
-    request, step = speculative.rows_of_requests(drafts.cu_num_logits, rows)
-    positions, slot = metadata.positions, metadata.row_index
-    if positions is not None:
-        positions = positions.to(torch.int64).index_select(0, request) + step
-    return metadata.for_rows(request if slot is None else slot.index_select(0, request), positions)
+def row_refusal(params: SamplingParams, **need: Any) -> Refusal:
+    """Make the refusal of a row that needs a capability; ``need`` has the fields of the need that belong to it."""
+
+    def call(subject: SampleSubject) -> Call:
+        metadata = SamplingMetadata.from_params([params], device=subject.device, positions=[0])
+        return subject.new_call("sample", torch.zeros(1, 4, device=subject.device), metadata)
+
+    return Refusal(need, call)
 
 
 def draft_refusal(
@@ -443,21 +393,15 @@ def draft_refusal(
 
     def call(subject: VerifySubject) -> Call:
         capabilities, device = subject.capabilities, subject.device
-        counts = [1, 0] if ragged else [1, 1]
-        ids = torch.full((sum(counts),), -1 if placeholder else 0, device=device)
-        draft_kind = kind or (*capabilities.draft_kinds, "chosen")[0]
-        uniform_rows = torch.full((len(ids), 4), 0.25, device=device)
-        drafts = Drafts.from_counts(
-            ids,
-            counts,
-            draft_probs=uniform_rows if draft_kind == "probs" else None,
-            draft_logits=uniform_rows if draft_kind == "logits" else None,
-            any_placeholder=placeholder,
-        )
-        rows = sum(counts) + len(counts)
-        metadata = SamplingMetadata.from_params(
-            [params or SamplingParams()] * rows, device=device, positions=list(range(rows))
-        )
+        ids = [[-1 if placeholder else 0]] * 2
+        if ragged:
+            ids[1] = []
+        num_drafts = sum(map(len, ids))
+        uniform_rows = torch.full((num_drafts, 4), 0.25, device=device)
+        drafts = subject.drafts(ids, 4, kind or (*capabilities.draft_kinds, "chosen")[0], uniform_rows)
+        rows = num_drafts + len(ids)
+        all_params = [params or SamplingParams()] * rows
+        metadata = SamplingMetadata.from_params(all_params, device=device, positions=list(range(rows)))
         verify_mode = mode or (*capabilities.verify_modes, "rejection")[0]
         target_logits = torch.zeros(rows, 4, device=device)
         return subject.new_call("verify", target_logits, drafts, metadata, mode=verify_mode)

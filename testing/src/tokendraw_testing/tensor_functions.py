@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,40 +12,30 @@ import torch
 from tokendraw.plugin import TensorFunction
 from tokendraw.tools import TensorCall, difference, find_operation, find_unsupported, on_device, tensors_of
 from tokendraw_testing.kit.device import capture, require_no_wait
-from tokendraw_testing.kit.inputs import require_unmodified
-from tokendraw_testing.kit.operation import OperationKit
-from tokendraw_testing.kit.property import Properties, Refusal
-from tokendraw_testing.kit.refusals import require_refusal
-from tokendraw_testing.kit.subject import OperationSubject
+from tokendraw_testing.kit.property import OperationKit, Properties, Refusal
+from tokendraw_testing.kit.subject import OperationSubject, require_refusal
 from tokendraw_testing.kit.threads import RepeatedCall, require_cpu_threads, require_thread_free, thread_words
-from tokendraw_testing.kit.trial import Trial, Violation
+from tokendraw_testing.kit.trial import Trial, Violation, require_unmodified
 
 _SENTINEL = 0x5A
 """Byte that stands in all memory that a call is given to write, and around it."""
 _GUARD = 32
 """Elements in front of a buffer and behind it that have to stay."""
 _REPLAYS = 5
+_BESIDE = "memory beside the buffers needs to stay as it is, found changed"
 
 
 class TensorSubject(OperationSubject):
     """A subject in such an operation: its calls, by method and way."""
 
-    @property
-    def calls(self) -> Mapping[str, type[TensorCall]]:
-        """List the calls by method."""
-        calls: Mapping[str, Any] = find_operation(self.operation).calls()
-        return calls
-
     def ways(self, *, offered: bool = True) -> Iterator[tuple[str, type[TensorCall], dict[str, Any]]]:
         """List the ways to call within the capabilities, or all others: words, class of the call, options."""
-        for name, call in self.calls.items():
+        limits, need = self.capabilities, self.usual_need
+        calls: Mapping[str, Any] = find_operation(self.operation).calls()
+        for name, call in calls.items():
             for way in call.function.ways:
-                unsupported = find_unsupported(
-                    self.example(call, dict(way)),
-                    self.capabilities,
-                    operation=self.operation,
-                    need=self.usual_need,
-                )
+                made = self.example(call, dict(way))
+                unsupported = find_unsupported(made, limits, operation=self.operation, need=need)
                 if (unsupported is None) is offered:
                     yield " ".join([name, *map(str, way.values())]), call, dict(way)
 
@@ -95,14 +84,15 @@ def kit_of(operation: str, functions: Mapping[str, TensorFunction]) -> Operation
             cases = [call.function.make(generator, size, **way) for size in call.function.sizes]
             for arguments in (*cases, *call.function.edges(generator, **way)):
                 made, is_apart = subject.guarded(call, arguments)
-                with _named(words, made):
+                try:
                     subject.make(made)
-                    trial.require(
-                        is_apart(), "memory beside the buffers needs to stay as it is, found changed"
-                    )
+                    trial.require(is_apart(), _BESIDE)
+                except Violation as violation:
+                    forms = {name: list(tensor.shape) for name, tensor in made.tensors().items()}
+                    raise Violation(f"{words}, {forms}: {violation}") from violation.__cause__
                 count += 1
         refused = [
-            require_refusal(subject, Refusal(call=partial(_example_of, call=call, way=way)))
+            require_refusal(subject, Refusal(call=partial(TensorSubject.example, call=call, way=way)))
             for _, call, way in subject.ways(offered=False)
         ]
         return f"{count} calls" + (f"; {len(refused)} refusals: {' '.join(refused)}" if refused else "")
@@ -164,23 +154,9 @@ def kit_of(operation: str, functions: Mapping[str, TensorFunction]) -> Operation
     return OperationKit(view=view, properties=tuple(properties.all))
 
 
-def _example_of(subject: TensorSubject, *, call: type[TensorCall], way: dict[str, Any]) -> TensorCall:
-    return subject.example(call, way)
-
-
 def _judged(subject: TensorSubject, call: type[TensorCall], way: dict[str, Any], seed: int) -> RepeatedCall:
     """Repeat a large call, whose every result is compared with the reference as it is made."""
     reference = subject.example(call, way, -1, seed).reference()
     members = {"__slots__": (), "wrong_values": lambda self, output, need: difference(reference, output)}
     known = type("Known", (call,), members)
     return RepeatedCall(lambda: subject.example(known, way, -1, seed), lambda first, output: None)
-
-
-@contextmanager
-def _named(words: str, call: TensorCall) -> Iterator[None]:
-    """Put the call in front of a violation's message."""
-    try:
-        yield
-    except Violation as violation:
-        forms = {name: list(tensor.shape) for name, tensor in call.tensors().items()}
-        raise Violation(f"{words}, {forms}: {violation}") from violation.__cause__

@@ -45,9 +45,8 @@ from tokendraw_testing.cases.rows import WIDE_SIZE as NARROW_SIZE
 from tokendraw_testing.cases.rows import rows_of_designs, threshold_rows
 from tokendraw_testing.cases.telling import KEPT_COUNTS, LUCK, VOCAB_SIZE, telling_requests
 from tokendraw_testing.judges.chains import Drawn, is_settled, judge_chains, judge_drafts, require_drafts
-from tokendraw_testing.kit.operation import OperationKit
-from tokendraw_testing.kit.property import Properties, Refusal
-from tokendraw_testing.kit.refusals import offers, require_unadvertised
+from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
+from tokendraw_testing.kit.subject import require_unadvertised
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.statistics import verify as statistics
 from tokendraw_testing.subjects import VerifySubject, draft_refusal, row_metadata

@@ -24,7 +24,8 @@ With ``--kept-sets``: ``batches``, ``counts`` (by operation and way: ``rows``, `
 ``others`` (rows with a seed; those that draw another token without thresholds) and ``findings``, the first wrong rows
 in words.
 
-With ``--filter``, also the keys of :mod:`tokendraw_testing.commands.filter_check`.
+With ``--filter``, also ``filter`` (as in ``list --json``), ``samplers`` (names of those that drew) and ``values`` (of
+the filter in rows). ``sampler`` has all names in words, ``candidate`` is null where several drew.
 
 With ``--table``: ``candidates``, as in ``list --json``.
 
@@ -34,15 +35,22 @@ With ``--list``: ``properties``, each with ``name``, ``about`` (what is demanded
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+import runpy
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
 
 import tokendraw
+from tokendraw import InvalidParameterError, PluginError, TokendrawError
 from tokendraw.commands import (
     NOT_USABLE,
     GuardedCommand,
@@ -57,19 +65,30 @@ from tokendraw.commands import (
     plugins_at_work,
     print_json,
     progress,
+    progress_bar,
     verbose_option,
     warn,
 )
 from tokendraw.plugin import GUMBEL_DTYPES
-from tokendraw.resolution import read_settings
-from tokendraw.tools import find_operation, require_html
-from tokendraw_testing.commands import filter_check, runs
-from tokendraw_testing.commands.report_output import ReportOutput
-from tokendraw_testing.commands.selection import find_candidate, make_subject, select_properties
+from tokendraw.resolution import Candidate, detect_host, read_settings
+from tokendraw.tools import (
+    all_of,
+    find_operation,
+    format_error,
+    how_to_install,
+    nearest,
+    require_html,
+    require_torch,
+)
 
 if TYPE_CHECKING:
-    from tokendraw.plugin import GumbelDtype
+    from tokendraw_testing import Subject
+    from tokendraw_testing.filter_check import Definition
     from tokendraw_testing.kit.property import Property
+    from tokendraw_testing.kit.report import Line, Report
+
+_MOST_NAMES = 3
+"""Lines at work that the progress names."""
 
 
 class _Case(NamedTuple):
@@ -82,7 +101,7 @@ class _Case(NamedTuple):
         return f"{self.seed}:{self.number}"
 
 
-def _case(ctx: click.Context, param: click.Parameter, value: str | None) -> _Case | None:
+def _parse_case(ctx: click.Context, param: click.Parameter, value: str | None) -> _Case | None:
     match = re.fullmatch(r"(\d+):(\d+)", value or "")
     if value is not None and match is None:
         raise click.BadParameter(f"{value!r} needs the form SEED:NUMBER, such as 0:17.")
@@ -126,7 +145,10 @@ _run_options = all_of_options(
         help="Look at random cases for so long, in place of the properties.",
     ),
     click.option(
-        "--fuzz-case", callback=_case, metavar="SEED:NUMBER", help="Look at one random case again, by itself."
+        "--fuzz-case",
+        callback=_parse_case,
+        metavar="SEED:NUMBER",
+        help="Look at one random case again, by itself.",
     ),
     click.option(
         "--kept-sets",
@@ -171,27 +193,7 @@ _filter_options = all_of_options(
 @verbose_option
 @json_option
 @click.pass_context
-def check(
-    ctx: click.Context,
-    name: str | None,
-    device: str | None,
-    filter: str | None,  # noqa: A002 - the name of the option
-    value: tuple[float, ...],
-    definition: str | None,
-    quick: bool,
-    only: tuple[str, ...],
-    operation: str | None,
-    gumbel_dtype: GumbelDtype | None,
-    seed: int,
-    jobs: int | None,
-    fuzz: float | None,
-    fuzz_case: _Case | None,
-    kept_sets: bool,
-    as_list: bool,
-    as_table: bool,
-    html: Path | None,
-    as_json: bool,
-) -> None:
+def check(ctx: click.Context, /, **given: Any) -> None:
     """Test the sampler NAME against its advertised capabilities; requests for anything else have to be refused.
 
     The sampler draws by itself, without a companion. Whatever looks wrong in a statistic is looked at again with
@@ -201,143 +203,314 @@ def check(
 
     Exits with 1 if a property failed, or if there was none to check, or if a random case went wrong.
     """
-    if as_table:
-        others = [
-            name
-            for name, value in ctx.params.items()
-            if value and name not in ("as_table", "as_json", "seed")
-        ]
-        if others:
-            raise click.UsageError("'--table' is about every installed sampler. Leave out the other options.")
+    _refuse_contradictions(ctx)
+    name, as_json = given["name"], given["as_json"]
+    if given["as_table"]:
         _print_table_of_samplers(as_json=as_json)
         return
-    filter_check.refuse_contradictions(ctx.params)
-    if html is not None:
-        if as_list:
-            raise click.UsageError(
-                "'--html' writes the report of a run, '--list' runs nothing. Leave out one of them."
-            )
-        require_html(html, "tokendraw-testing", ("jinja2",))
-    if filter is not None:
-        if as_list:
-            filter_check.print_lines_of_filters(name, as_json=as_json)
-        elif not _check_filter(ctx, name, filter, device, quick, seed, only, value, definition, as_json):
-            ctx.exit(NOT_USABLE)
-        return
-    if as_list:
-        if name is not None:
-            raise click.UsageError("'--list' prints the properties of every sampler. Leave out it, or NAME.")
+    if given["html"] is not None:
+        require_html(given["html"], "tokendraw-testing", ("jinja2",))
+    if given["as_list"]:
         with progress("loading the kit"):
-            properties_to_list = select_properties(only, operation)
-        _print_properties(properties_to_list, as_json=as_json)
+            _require_libraries()
+            entries = _listed(given)
+        if as_json:
+            print_json({"properties": entries})
+            return
+        width = max(len(entry["name"]) for entry in entries)
+        for entry in entries:
+            click.echo(f"{entry['name']:{width}}  {entry['about']}")
         return
-    if name is None:
+    if name is None and given["filter"] is None:
         raise click.MissingParameter(param_hint="'NAME'", param_type="argument")
-    _refuse_contradictions(ctx)
     settings = read_settings()
     warn(settings.warnings, strict=settings.strict)
-    with progress(f"loading {name}"):
-        candidate = find_candidate(name, device)  # a misspelled name is told of before the kit imports torch
-        properties = select_properties(only, operation)
-        seed = seed if fuzz_case is None else fuzz_case.seed
-        subject = make_subject(name, device, operation, gumbel_dtype, quick=quick, seed=seed)
-    showing = ReportOutput(
-        subject=subject,
-        candidate=candidate,
-        gumbel_dtype=gumbel_dtype,
-        command=command_line(ctx),
-        as_json=as_json,
-        html=html,
-    )
-    if kept_sets:
-        is_fine = showing.kept_sets(
-            runs.kept_sets(subject, fuzz or 0.0, operation, fuzz_case and fuzz_case.number)
-        )
-    elif fuzz is not None:
-        is_fine = showing.cases(runs.fuzz(subject, fuzz, operation, jobs))
-    elif fuzz_case is not None:
-        is_fine = showing.cases(runs.fuzz_case(subject, fuzz_case.number, operation))
-    else:
-        is_fine = showing.lines(runs.check_properties(subject, properties, jobs), only)
+    with progress(f"loading {name or 'the kit'}"):
+        candidate = name and _find_candidate(name, given["device"])  # before the kit imports torch
+        _require_libraries()
+    is_fine = _check_filter(ctx) if given["filter"] else _check_sampler(ctx, candidate)
     if not is_fine:
         ctx.exit(NOT_USABLE)
 
 
-def _check_filter(
-    ctx: click.Context,
-    sampler: str | None,
-    name: str,
-    device: str | None,
-    quick: bool,
-    seed: int,
-    only: tuple[str, ...],
-    values: tuple[float, ...],
-    definition: str | None,
-    as_json: bool,
-) -> bool:
-    """Check a filter, with the warnings about settings first; True if no line failed."""
-    settings = read_settings()
-    warn(settings.warnings, strict=settings.strict)
-    return filter_check.check_installed_filter(
-        name,
-        sampler,
-        device,
-        quick=quick,
-        seed=seed,
-        only=only,
-        values=values,
-        definition=definition,
-        command=command_line(ctx),
-        as_json=as_json,
-        html=ctx.params["html"],
-    )
+_OF_SAMPLERS = ("operation", "gumbel_dtype", "jobs", "fuzz", "fuzz_case")
+_OF_FILTERS = ("value", "definition")
+_CASES = "'--only' picks properties, which random cases are in place of. Leave out one of them."
+_KEPT_SETS = "'--kept-sets' makes no page and one process. Leave out '--html' and '--jobs'."
+_CONTRADICTIONS = {
+    ("html", "as_list"): "'--html' writes the report of a run, '--list' runs nothing. Leave out one of them.",
+    ("fuzz", "fuzz_case"): "'--fuzz-case' looks at one case, '--fuzz' at new ones. Leave out one of them.",
+    ("kept_sets", "html"): _KEPT_SETS,
+    ("kept_sets", "jobs"): _KEPT_SETS,
+    ("fuzz", "only"): _CASES,
+    ("fuzz_case", "only"): _CASES,
+    ("fuzz_case", "seed"): "'--fuzz-case' begins with the seed. Leave out '--seed'.",
+}
+"""Options that mean nothing together."""
 
 
 def _refuse_contradictions(ctx: click.Context) -> None:
-    """Refuse an option without meaning beside another option."""
-    options = {name: value for name, value in ctx.params.items() if value}
-    operation = options.get("operation")
-    has_no_noise = operation and not hasattr(find_operation(operation).need(), "gumbel_dtype")
-    if "gumbel_dtype" in options and has_no_noise:
+    """Refuse an option without meaning beside another option, or without it."""
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    given = {name for name, source in sources.items() if source is not ParameterSource.DEFAULT}
+    given -= {name for name, value in ctx.params.items() if value is None}
+    if "as_table" in given and given - {"as_table", "as_json", "seed"}:
+        raise click.UsageError("'--table' is about every installed sampler. Leave out the other options.")
+    for option in _OF_SAMPLERS if "filter" in given else _OF_FILTERS:
+        if option in given:
+            words = f"'--{option.replace('_', '-')}'"
+            if option in _OF_FILTERS:
+                raise click.UsageError(f"{words} is about '--filter'. Add '--filter NAME', or leave it out.")
+            raise click.UsageError(
+                f"{words} is about samplers, '--filter' about a filter. Leave out one of them."
+            )
+    if {"name", "as_list"} <= given and "filter" not in given:
+        raise click.UsageError("'--list' prints the properties of every sampler. Leave out it, or NAME.")
+    operation = ctx.params["operation"]
+    if (
+        "gumbel_dtype" in given
+        and operation
+        and not hasattr(find_operation(operation).need(), "gumbel_dtype")
+    ):
         raise click.UsageError(
             f"'--gumbel-dtype' is no part of what {operation!r} may need. Leave out one of them."
         )
-    fuzzing = [option for option in ("fuzz", "fuzz_case") if options.get(option) is not None]
-    if len(fuzzing) == 2:
-        raise click.UsageError(
-            "'--fuzz-case' looks at one case, '--fuzz' at new ones. Leave out one of them."
-        )
-    if "kept_sets" in options and not fuzzing:
+    if "kept_sets" in given and not given & {"fuzz", "fuzz_case"}:
         raise click.UsageError("'--kept-sets' is of random rows. Add '--fuzz SECONDS'.")
-    if "kept_sets" in options and ("html" in options or "jobs" in options):
-        raise click.UsageError(
-            "'--kept-sets' makes no page and one process. Leave out '--html' and '--jobs'."
-        )
-    if fuzzing and "only" in options:
-        raise click.UsageError(
-            "'--only' picks properties, which random cases are in place of. Leave out one of them."
-        )
-    if "fuzz_case" in options and ctx.get_parameter_source("seed") is not ParameterSource.DEFAULT:
-        raise click.UsageError("'--fuzz-case' begins with the seed. Leave out '--seed'.")
+    for options, message in _CONTRADICTIONS.items():
+        if given.issuperset(options):
+            raise click.UsageError(message)
 
 
-def _print_properties(properties: Sequence[Property], *, as_json: bool) -> None:
-    if as_json:
-        entries = [
-            {
-                "name": prop.name,
-                "about": prop.about,
-                "operation": prop.operation,
-                "advertised": prop.advertised is not None,
-                "needs_cuda": prop.needs_cuda,
-            }
-            for prop in properties
-        ]
-        print_json({"properties": entries})
+def _require_libraries() -> None:
+    """Import the kit.
+
+    :raises TokendrawError: a library is missing that the kit needs.
+    """
+    require_torch("Checking")
+    try:
+        import tokendraw_testing.kit.run
+        import tokendraw_testing.kit.statistical_tests  # noqa: F401
+    except ImportError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("numpy", "scipy"):
+            raise
+        raise TokendrawError(
+            f"Checking needs numpy and scipy, found no {missing}; run {how_to_install('tokendraw-testing')}."
+        ) from error
+
+
+def _find_candidate(name: str, device: str | None) -> Candidate:
+    """Find the plugin named ``name``.
+
+    :raises TokendrawError: there is none; the message has the nearest name.
+    """
+    candidates = tokendraw.discover(host=detect_host(device))
+    matches = [candidate for candidate in candidates if candidate.name == name]
+    if matches:  # beside the owner of a reserved name there may be others, none of which is ever loaded
+        return max(matches, key=lambda candidate: (candidate.info is not None, candidate.first_party))
+    names = sorted({candidate.name for candidate in candidates})
+    needed = f"'{name}' needs to be an installed sampler, found"
+    if not names:
+        raise TokendrawError(f"{needed} none; run {how_to_install('tokendraw-native')}.")
+    suggestion = nearest(name, names)
+    command = "list" if suggestion is None else f"check {suggestion}"
+    raise TokendrawError(f"{needed} {all_of(names)}. Try: tokendraw {command}")
+
+
+def _check_sampler(ctx: click.Context, candidate: Candidate) -> bool:
+    """Check properties, random cases or kept sets of a sampler; True if it has a line and nothing failed."""
+    from tokendraw_testing import Subject
+    from tokendraw_testing.commands.output import Output
+    from tokendraw_testing.kit import run as kit
+    from tokendraw_testing.kit.property import select_properties
+    from tokendraw_testing.kit.workers import usual_jobs
+
+    given = ctx.params
+    name, operation, seconds, case = (given[name] for name in ("name", "operation", "fuzz", "fuzz_case"))
+    noise, quick = given["gumbel_dtype"], given["quick"]
+    need = {} if noise is None else {"gumbel_dtype": noise}
+    seed = given["seed"] if case is None else case.seed
+    with progress(f"loading {name}"):
+        properties = select_properties(given["only"] or None, operation)
+        subject = Subject.installed(
+            name, device=given["device"], quick=quick, seed=seed, operation=operation, need=need
+        )
+        try:
+            subject.built(operation or next(iter(subject.capabilities)))
+        except PluginError as error:
+            raise TokendrawError(
+                f"'{name}' needs to build and to pass its proof on {subject.device} before it can be checked, "
+                f"found: {error}. Mend the plugin."
+            ) from error
+    words = ["tokendraw", "check", name, "--device", str(subject.device), *["--quick"] * quick]
+    output = Output(
+        command=command_line(ctx),
+        again=[*words, "--gumbel-dtype", noise] if noise else words,
+        host=subject.host,
+        candidates=[candidate],
+        gumbel_dtype=noise,
+        as_json=given["as_json"],
+        html=given["html"],
+    )
+    jobs = given["jobs"] or usual_jobs(subject)
+    if given["kept_sets"]:
+        from tokendraw_testing.kept_sets import sweep
+
+        with progress("looking at kept sets"):
+            result = sweep(subject, seconds or 0.0, operation, case and case.number)
+        return output.show_kept_sets(result, name, subject.seed)
+    if case is not None:
+        with progress(f"looking at case {case.number}"):
+            cases = kit.fuzz_case(subject, case.number, operation=operation)
+        return output.show(cases)
+    if seconds is None:
+        return output.show(_check_properties(subject, properties, jobs), given["only"])
+    with progress_bar(round(seconds), "seconds") as show:
+        start: float | None = None
+        show("starting", 0)
+
+        def count(cases: int, findings: int) -> None:
+            nonlocal start
+            start = start or time.monotonic()  # the seconds begin with the first case
+            done = min(round(time.monotonic() - start), round(seconds))
+            show(f"{cases:,} cases, {findings:,} findings", done)
+
+        cases = kit.fuzz(subject, seconds, operation=operation, jobs=jobs, progress=count)
+    return output.show(cases)
+
+
+def _check_properties(subject: Subject, properties: Sequence[Property], jobs: int) -> Report:
+    """Check the properties; a bar on stderr, or a line now and then, names the current properties.
+
+    An interrupt, and SIGTERM, print on stderr what the finished lines showed.
+    """
+    import tokendraw_testing
+    from tokendraw_testing.kit.run import applies
+
+    total = sum(applies(subject, prop) for prop in properties)
+    at_work: list[str] = []
+    done: list[Line] = []
+
+    def say() -> None:
+        more = len(at_work) - _MOST_NAMES
+        show(", ".join(at_work[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else ""), len(done))
+
+    def starting(prop: Property) -> None:
+        at_work.append(prop.name)
+        say()
+
+    def finished(line: Line) -> None:
+        done.append(line)
+        at_work.remove(line.name)
+        say()
+
+    names = tuple(prop.name for prop in properties)
+    try:
+        with _termination_interrupts(), progress_bar(total, "lines") as show:
+            return tokendraw_testing.run(subject, only=names, jobs=jobs, starting=starting, finished=finished)
+    except KeyboardInterrupt:
+        counts = Counter(str(line.status) for line in done)
+        counted = "".join(f", {count} {status}" for status, count in counts.items())
+        click.echo(f"Interrupted after {len(done)} of {total} lines{counted}.", err=True)
+        for line in done:
+            if line.status == "failed":
+                click.echo(str(line), err=True)
+        raise
+
+
+@contextlib.contextmanager
+def _termination_interrupts() -> Iterator[None]:
+    """Let SIGTERM, which runners of jobs send at their limit, interrupt like Ctrl-C, unless a host answers it."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
         return
-    width = max(len(prop.name) for prop in properties)
-    for prop in properties:
-        click.echo(f"{prop.name:{width}}  {prop.about}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _check_filter(ctx: click.Context) -> bool:
+    """Check a filter by itself and with samplers; True if no line failed."""
+    from tokendraw_testing.commands.output import Output
+    from tokendraw_testing.filter_check import check_filter, line_names
+
+    given = ctx.params
+    name, sampler, definition = given["filter"], given["name"], given["definition"]
+    define = None if definition is None else read_definition(definition)
+    done: list[Line] = []
+    with progress_bar(len(line_names([sampler or ""])), "lines") as show:
+
+        def finished(line: Line) -> None:
+            done.append(line)
+            show(line.name, len(done))
+
+        options = {key: given[key] for key in ("device", "quick", "seed", "only")}
+        report = check_filter(
+            name, sampler, values=given["value"], definition=define, finished=finished, **options
+        )
+    words = ["tokendraw", "check", "--filter", name, *([sampler] if sampler else [])]
+    words += ["--device", report.device, *["--quick"] * report.quick]
+    words += [word for value in given["value"] for word in ("--value", f"{value:g}")]
+    output = Output(
+        command=command_line(ctx),
+        again=[*words, "--definition", definition] if definition else words,
+        host=detect_host(report.device),
+        candidates=[_find_candidate(name, report.device) for name in report.samplers],
+        versions={report.filter.distribution: report.filter.version},
+        as_json=given["as_json"],
+        html=given["html"],
+    )
+    return output.show(report, given["only"])
+
+
+def read_definition(text: str) -> Definition:
+    """Load a function from a Python file.
+
+    :param text: ``FILE:FUNCTION``, such as ``tests/definition.py:kept``.
+    :raises InvalidParameterError: there is no such file or function, or the file raised.
+    """
+    path, _, name = text.rpartition(":")
+    if not (Path(path).is_file() and path.endswith(".py")):
+        raise InvalidParameterError(
+            f"'--definition' needs FILE:FUNCTION with a Python file, such as definition.py:kept, found {text!r}."
+        )
+    try:
+        module = runpy.run_path(path)
+    except Exception as error:
+        raise InvalidParameterError(
+            f"'--definition' needs a file that can be imported, {path!r} raised {format_error(error)}. Fix it."
+        ) from error
+    names = sorted(key for key, value in module.items() if callable(value) and not key.startswith("_"))
+    if name not in names:
+        near = nearest(name, names)
+        known = f"the nearest is {near!r}" if near else f"it has {all_of(names)}"
+        raise InvalidParameterError(f"'--definition' needs a function of {path!r}, found {name!r}, {known}.")
+    definition: Definition = module[name]
+    return definition
+
+
+def _listed(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Describe the properties of samplers, or the lines of a filter's report."""
+    from tokendraw_testing.filter_check import line_names
+    from tokendraw_testing.kit.property import select_properties
+
+    if given["filter"] is not None:
+        lines = line_names([given["name"] or "SAMPLER"])
+        return [{"name": name, "about": about} for name, about in lines.items()]
+    return [
+        {
+            "name": prop.name,
+            "about": prop.about,
+            "operation": prop.operation,
+            "advertised": prop.advertised is not None,
+            "needs_cuda": prop.needs_cuda,
+        }
+        for prop in select_properties(given["only"] or None, given["operation"])
+    ]
 
 
 def _print_table_of_samplers(*, as_json: bool) -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
-VOCAB_SIZES = (1, 2, 3, 31, 33, 999, 1024, 1025, 4097, 50257, 128256, 151936, 262145)
-BATCH_SIZES = (0, 1, 2, 7, 8, 9, 64, 65, 1000)
-LARGE_VOCAB_SIZE = 262145
 _WIDE_VOCAB_SIZE = 1 << 14
 _SMALL_REMAINDERS = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 48, 63)
-_REMAINDERS = (*_SMALL_REMAINDERS, *(1024 + r for r in (0, 1, 2, 3, 4, 5, 7, 8, 9, 11, 15, 63, 1024)))
-_WIDE_REMAINDERS = (
+_REMAINDERS = (
+    *_SMALL_REMAINDERS,
+    *(1024 + r for r in (0, 1, 2, 3, 4, 5, 7, 8, 9, 11, 15, 63, 1024)),
     *((1 << 16) + r for r in (0, 1, 2, 3, 5, 9, 1024)),
     *((1 << 17) + r for r in (0, 1, 6)),
     *((1 << 18) + r for r in (1, 3, 6)),
 )
-_WIDEST_VOCAB_SIZE = (1 << 18) + 3
 _CROSSED_SIZES = (33, 1025, 5003, 65_543, 131_113)
 """Vocabularies of less than a tile, of a few tiles, and on the two sides of 2**17; each leaves a remainder by 4."""
+_FULL_CROSSED_SIZES = (2, 33, 1025, 5003, 20_011, 65_543, 131_113, (1 << 18) + 3)
+_TAILS = ((12.0, 100), (14.0, 100), (17.0, 100), (18.0, 100), (20.5, 100))
+_FULL_CPU_TAILS = (*_TAILS[:4], (20.5, 15))
+_QUICK_CPU_TAILS = (*_TAILS[:2], (17.0, 20))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,15 +27,12 @@ class Effort:
     """The sizes of a run. Counts of draws are those of a first look.
 
     :ivar quick: Whether the run is the quick one.
-    :ivar vocab_sizes: Vocabulary sizes V that lines draw from.
-    :ivar batch_sizes: Batch sizes B that lines draw.
-    :ivar every_pair: Whether every vocabulary size is combined with every batch size; otherwise each size of both is
-        used at least once.
     :ivar draws: Draws from a vocabulary of one tile, where each costs next to nothing.
     :ivar tiled_draws: Draws from a vocabulary of a few tiles.
     :ivar tails: Gaps below the head with the number of tail tokens to expect; a draw of one costs about exp(gap)
         logits.
     :ivar elements: Logits in one call.
+    :ivar batch_sizes: Batch sizes B that lines draw.
     :ivar batch_rows: Rows of the largest batch, in which noise is looked for that repeats.
     :ivar tail_vocab_size: Vocabulary size V in which rare tokens of the tail are counted.
     :ivar limit_rows: Rows of a vocabulary as large as the sampler takes.
@@ -50,15 +48,13 @@ class Effort:
     """
 
     quick: bool
-    vocab_sizes: tuple[int, ...]
-    batch_sizes: tuple[int, ...]
-    every_pair: bool
     draws: int
     tiled_draws: int
     tails: tuple[tuple[float, int], ...]
     elements: int
+    batch_sizes: tuple[int, ...] = (0, 1, 2, 7, 8, 9, 64, 65, 1000)
     batch_rows: int = (1 << 16) + (1 << 14)
-    tail_vocab_size: int = LARGE_VOCAB_SIZE
+    tail_vocab_size: int = (1 << 18) + 1
     limit_rows: int = 64
     most_draws: int | None = None
     fewer: int = 1
@@ -66,29 +62,20 @@ class Effort:
     mixed: bool = False
     crossed_sizes: tuple[int, ...] = _CROSSED_SIZES
     crossed_rows: int | None = None
-    remainders: tuple[int, ...] = (*_REMAINDERS, *_WIDE_REMAINDERS)
+    remainders: tuple[int, ...] = _REMAINDERS
     crossed_batch: int = 300
 
     @classmethod
     def of(cls, *, quick: bool, device_type: str) -> Self:
         """Return the effort for a device: a quick run takes a minute on two idle cores, a full run minutes."""
         on_cpu = device_type == "cpu"
-        if quick:
-            tails = ((12.0, 100), (14.0, 100), (17.0, 20)) if on_cpu else _ALL_TAILS
-        else:
-            tails = (*_ALL_TAILS[:3], (18.0, 100), (20.5, 15)) if on_cpu else _ALL_TAILS
         return cls(
             quick=quick,
-            vocab_sizes=tuple(v for v in VOCAB_SIZES if v <= 50257) if quick else VOCAB_SIZES,
-            batch_sizes=BATCH_SIZES,
-            every_pair=not quick,
             draws=20_000 if quick else 100_000,
             tiled_draws=4_000 if quick else 16_000,
-            tails=tails,
+            tails=(_QUICK_CPU_TAILS if quick else _FULL_CPU_TAILS) if on_cpu else _TAILS,
             elements=1 << 22 if on_cpu else 1 << 27,
-            crossed_sizes=_CROSSED_SIZES
-            if quick
-            else (2, *_CROSSED_SIZES[:3], 20_011, *_CROSSED_SIZES[3:], _WIDEST_VOCAB_SIZE),
+            crossed_sizes=_CROSSED_SIZES if quick else _FULL_CROSSED_SIZES,
         )
 
     @classmethod
@@ -101,13 +88,11 @@ class Effort:
         """
         return cls(
             quick=True,
-            vocab_sizes=(1, 2, 33, 1024, 1025, 4097, 50257),
-            batch_sizes=(0, 1, 2, 5, 9),
-            every_pair=False,
             draws=32,
             tiled_draws=24,
             tails=((8.0, 12),),
             elements=1 << 20,
+            batch_sizes=(0, 1, 2, 5, 9),
             batch_rows=96,
             tail_vocab_size=4097,
             limit_rows=1,
@@ -154,16 +139,3 @@ class Effort:
     def draws_of(self, count: int) -> int:
         """Limit the number of draws of a statistical check to the effort."""
         return count if self.most_draws is None else min(count, self.most_draws)
-
-    def pairs(self) -> list[tuple[int, int]]:
-        """Return the (V, B) of the sweep over shapes."""
-        sizes, batches = self.vocab_sizes, self.batch_sizes
-        if self.every_pair:
-            return [(v, b) for v in sizes for b in batches]
-        num_steps = max(len(sizes), len(batches))
-        pairs = [(sizes[i % len(sizes)], batches[i % len(batches)]) for i in range(num_steps)]
-        shifted = [(sizes[i % len(sizes)], batches[(i + 4) % len(batches)]) for i in range(num_steps)]
-        return [(v, b) for v, b in (*pairs, *shifted) if v * b <= 1 << 23]
-
-
-_ALL_TAILS = ((12.0, 100), (14.0, 100), (17.0, 100), (18.0, 100), (20.5, 100))

@@ -1,18 +1,29 @@
-"""A property of a provider: its check, its capability, and the refusal required without the capability."""
+"""Properties of providers, refusals, and the kit of each operation: ``KIT`` in the module named like the operation."""
 
 from __future__ import annotations
 
+import difflib
+import functools
+import importlib
+import importlib.util
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
+from numpy.random import Generator
+
+from tokendraw import InvalidParameterError
 from tokendraw.plugin import Call
+from tokendraw.tools import find_operation, one_of, operation_names
 from tokendraw_testing.kit.trial import Trial
 
-Check = Callable[[Any, Trial], str]
+Check: TypeAlias = Callable[[Any, Trial], str]
 """Checks a property and returns what was looked at, in words; raises Violation. Takes the operation's own
 :class:`tokendraw_testing.kit.subject.OperationSubject`."""
+Fuzz: TypeAlias = Callable[[Any, Generator, Trial], str]
+"""Makes one random case from the generator alone, looks at it as a property's check does, and says what it looked at,
+in words; raises Violation with the whole case in words."""
 
 
 @dataclass(frozen=True)
@@ -60,41 +71,85 @@ class Properties:
 
     def required(self, name: str, *, is_long: bool = False) -> Callable[[Check], Check]:
         """Register a check for all providers; its docstring states the demand."""
-        return self._registering(name, is_long=is_long)
+        return self.advertised(name, None, is_long=is_long)
 
     def advertised(
         self,
         name: str,
-        advertised: Callable[[Any], bool],
+        advertised: Callable[[Any], bool] | None,
         refusal: Refusal | None = None,
         *,
         needs_cuda: bool = False,
         is_long: bool = False,
     ) -> Callable[[Check], Check]:
         """Register a check for providers with a capability."""
-        return self._registering(name, advertised, refusal, needs_cuda, is_long)
 
-    def _registering(
-        self,
-        name: str,
-        advertised: Callable[[Any], bool] | None = None,
-        refusal: Refusal | None = None,
-        needs_cuda: bool = False,
-        is_long: bool = False,
-    ) -> Callable[[Check], Check]:
         def register(check: Check) -> Check:
-            self.all.append(
-                Property(
-                    name=name,
-                    about=(inspect.getdoc(check) or name).splitlines()[0],
-                    check=check,
-                    advertised=advertised,
-                    refusal=refusal,
-                    needs_cuda=needs_cuda,
-                    is_long=is_long,
-                    operation=self._operation,
-                )
-            )
+            about = (inspect.getdoc(check) or name).splitlines()[0]
+            made = Property(name=name, about=about, check=check, operation=self._operation)
+            made = replace(made, advertised=advertised, refusal=refusal)
+            self.all.append(replace(made, needs_cuda=needs_cuda, is_long=is_long))
             return check
 
         return register
+
+
+def offers(field: str, entry: object) -> Callable[[Any], bool]:
+    """Make the predicate of capabilities with an entry in one of their fields."""
+    return lambda capabilities: entry in getattr(capabilities, field)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperationKit:
+    """Properties and random cases of an operation."""
+
+    view: type[Any]
+    """Class of the properties' subject: a :class:`tokendraw_testing.kit.subject.OperationSubject`."""
+    properties: tuple[Property, ...]
+    """Properties in the order of a report: exact demands, statistics, then optional capabilities."""
+    fuzz: Fuzz | None = None
+    """Checks a random case within the capabilities; None: the kit has no random cases of the operation."""
+
+
+@functools.cache
+def find(operation: str) -> OperationKit | None:
+    """Look up the kit of an operation, or make it of functions of tensors; None if neither is there."""
+    kit: OperationKit | None = None
+    if importlib.util.find_spec(f"tokendraw_testing.{operation}") is not None:
+        kit = importlib.import_module(f"tokendraw_testing.{operation}").KIT
+    elif functions := find_operation(operation).functions():
+        kit = importlib.import_module("tokendraw_testing.tensor_functions").kit_of(operation, functions)
+    return kit
+
+
+def properties(operation: str | None = None) -> tuple[Property, ...]:
+    """List the properties of an operation, in the order of a report.
+
+    :param operation: None: of every operation of the core's registry, one after the other.
+    :raises InvalidParameterError: there is no such operation.
+    """
+    if operation is not None:
+        find_operation(operation)
+    names = operation_names() if operation is None else (operation,)
+    return tuple(prop for name in names if (kit := find(name)) for prop in kit.properties)
+
+
+def select_properties(
+    only: Iterable[str] | None = None, operation: str | None = None
+) -> tuple[Property, ...]:
+    """Select properties by name, in the order of a report.
+
+    :param only: names, or one name; None: all.
+    :param operation: take those of this operation alone; None: of every one.
+    :raises InvalidParameterError: there is no such operation, or no property of one of the names; the message has the
+        nearest.
+    """
+    by_name = {prop.name: prop for prop in properties(operation)}
+    wanted = by_name if only is None else [only] if isinstance(only, str) else list(only)
+    for name in wanted:
+        if name not in by_name:
+            suggestions = difflib.get_close_matches(name, by_name, n=3)
+            near = f"Nearest: {one_of(map(repr, suggestions))}."
+            advice = near if suggestions else "See `tokendraw check --list`."
+            raise InvalidParameterError(f"'only' needs the name of a property, found {name!r}. {advice}")
+    return tuple(prop for name, prop in by_name.items() if name in wanted)

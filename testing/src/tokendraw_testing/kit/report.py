@@ -1,12 +1,55 @@
-"""The report of a run of the kit, a line for each property."""
+"""Reports of the kit: a line for each property, or the findings of random cases, and the rows that were looked at."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any
+from itertools import product
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from tokendraw_testing.kit.matrix import Looked, Place, add_up
+from tokendraw_testing.kit.trial import FIRST_LOOK_P, SECOND_LOOK_P
+
+_WIDTHS: Final = (1 << 10, 1 << 16, 1 << 17, None)
+"""Widest vocabulary of each class; None: any."""
+_NUMBER: Final = re.compile(r"(?<![A-Za-z])[-+]?\d[-+\d.e]*")
+
+
+class Place(NamedTuple):
+    """Rows of a sort, which a run looks at or misses."""
+
+    call: str
+    """Name of the operation, with its mode if there are modes."""
+    dtype: str
+    """Dtype of the logits, by its torch name."""
+    up_to: int | None
+    """Widest vocabulary of the class of widths; None: no limit."""
+    kind: str
+    """``greedy``, ``seeded`` or ``unseeded``, where rows draw."""
+
+
+Looked: TypeAlias = tuple[tuple[Place, int], ...]
+"""Numbers of rows by place, in the order of the places."""
+
+
+def width_class(vocab_size: int) -> int | None:
+    """Return the widest vocabulary in the class of a vocabulary size."""
+    return next(width for width in _WIDTHS if width is None or vocab_size <= width)
+
+
+def places(
+    calls: Iterable[str], dtypes: Iterable[str], max_vocab_size: int | None, kinds: Iterable[str]
+) -> tuple[Place, ...]:
+    """List the places within the limits of a provider."""
+    last = _WIDTHS.index(None if max_vocab_size is None else width_class(max_vocab_size))
+    return tuple(Place(*place) for place in product(calls, dtypes, _WIDTHS[: last + 1], kinds))
+
+
+def looked_json(looked: Looked) -> list[dict[str, Any]]:
+    """Return the rows by place as JSON types."""
+    return [{**place._asdict(), "rows": rows} for place, rows in looked]
 
 
 class Status(StrEnum):
@@ -56,7 +99,7 @@ class Line:
 
     def as_json(self) -> dict[str, Any]:
         """Return the line as JSON types."""
-        return {**asdict(self), "status": str(self.status), "looked": looked_json(self.looked)}
+        return {**asdict(self), "looked": looked_json(self.looked)}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -114,10 +157,22 @@ class Report:
         return sum(line.seconds for line in self.lines)
 
     @property
+    def checks(self) -> int:
+        """Return the number of statistical checks."""
+        return sum(line.checks for line in self.lines)
+
+    @property
+    def looked(self) -> Looked:
+        """Return the rows of all lines by place."""
+        rows: Counter[Place] = Counter()
+        for line in self.lines:
+            rows.update(dict(line.looked))
+        return tuple((place, rows[place]) for place in self.places if rows[place])
+
+    @property
     def missed(self) -> tuple[Place, ...]:
         """Return the places without a checked row."""
-        coverage = dict(add_up(line.looked for line in self.lines))
-        return tuple(place for place in self.places if place not in coverage)
+        return tuple(place for place in self.places if place not in dict(self.looked))
 
     @property
     def summary(self) -> str:
@@ -145,6 +200,88 @@ class Report:
         return facts
 
 
-def looked_json(coverage: Looked) -> list[dict[str, Any]]:
-    """Return the matrix as JSON types, with one entry for each place."""
-    return [{**place._asdict(), "rows": rows} for place, rows in coverage]
+@dataclass(frozen=True, kw_only=True)
+class FuzzFinding:
+    """A random case with a violation."""
+
+    operation: str
+    number: int
+    """Number of the case; with the run's seed it repeats the case."""
+    detail: str
+    """Needed against found, in words."""
+    traceback: str = ""
+    """As of a line."""
+    times: int = 1
+    """Number of cases that differ in numbers alone."""
+
+    @property
+    def name(self) -> str:
+        """Name the case in words."""
+        return f"{self.operation}, case {self.number}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FuzzReport:
+    """Random cases of a run, with the findings; fields without a word are those of a :class:`Report`."""
+
+    sampler: str
+    device: str
+    quick: bool
+    seed: int
+    cases: dict[str, int]
+    """Number of cases by operation."""
+    left_out: tuple[str, ...]
+    """Offered operations without random cases in the kit."""
+    checks: int
+    """Number of statistical checks."""
+    findings: tuple[FuzzFinding, ...]
+    """The first of each sort, in the order of their numbers."""
+    looked: Looked
+    places: tuple[Place, ...]
+    jobs: int
+    elapsed: float
+
+    @property
+    def title(self) -> str:
+        """Name what was checked."""
+        return self.sampler
+
+    @property
+    def failed(self) -> tuple[FuzzFinding, ...]:
+        """Return the findings."""
+        return self.findings
+
+    @property
+    def passed(self) -> bool:
+        """Whether there is no finding."""
+        return not self.findings
+
+    @property
+    def false_alarm(self) -> float:
+        """Return the highest probability that a correct sampler gives a finding in a run of so many checks."""
+        return self.checks * FIRST_LOOK_P * SECOND_LOOK_P
+
+    @property
+    def summary(self) -> str:
+        """Count the findings and cases: ``No findings in 3 cases``."""
+        cases, findings = sum(self.cases.values()), len(self.findings)
+        words = f"{findings or 'No'} finding{'' if findings == 1 else 's'}"
+        return f"{words} in {cases:,} case{'' if cases == 1 else 's'}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as JSON types."""
+        facts = {**asdict(self), "passed": not self.findings, "false_alarm": self.false_alarm}
+        del facts["places"]
+        facts["looked"] = looked_json(self.looked)
+        facts["missed"] = [place._asdict() for place in self.places if place not in dict(self.looked)]
+        return facts
+
+
+def first_of_each_sort(findings: Iterable[FuzzFinding]) -> tuple[FuzzFinding, ...]:
+    """Keep the first finding of each sort, by number; findings of a sort differ in numbers alone."""
+    sorts: dict[tuple[str, str, str], FuzzFinding] = {}
+    for finding in sorted(findings, key=lambda finding: (finding.number, finding.operation)):
+        sort = finding.operation, _NUMBER.sub("#", finding.detail), finding.traceback
+        first = sorts.setdefault(sort, replace(finding, times=0))
+        sorts[sort] = replace(first, times=first.times + 1)
+    return tuple(sorts.values())

@@ -1,23 +1,41 @@
-"""Checks all properties of a subject, in one process or several; a failure ends only its own line."""
+"""Checks the properties of a subject, or random cases until the time is over, in one process or several.
+
+A failure ends only its own line or case. The run's seed and a case's number repeat the case.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import difflib
+import itertools
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
 
 from tokendraw import InvalidParameterError
-from tokendraw.tools import one_of
-from tokendraw_testing.kit.attempt import Attempt, attempt, fixed_randomness
-from tokendraw_testing.kit.matrix import Place, order_places
-from tokendraw_testing.kit.operation import find, properties
-from tokendraw_testing.kit.property import Property
-from tokendraw_testing.kit.refusals import require_refusal
-from tokendraw_testing.kit.report import Line, Report, Status
-from tokendraw_testing.kit.subject import OperationSubject, Subject
-from tokendraw_testing.kit.trial import FALSE_ALARM, Trial
-from tokendraw_testing.kit.workers import Death, results
+from tokendraw.plugin import one_thread
+from tokendraw.tools import all_of, format_error
+from tokendraw_testing.kit.property import Property, find, select_properties
+from tokendraw_testing.kit.report import (
+    FuzzFinding,
+    FuzzReport,
+    Line,
+    Place,
+    Report,
+    Status,
+    first_of_each_sort,
+)
+from tokendraw_testing.kit.subject import Subject, require_refusal
+from tokendraw_testing.kit.trial import FALSE_ALARM, NotRun, Trial, Violation
+from tokendraw_testing.kit.workers import results
+
+_KIT: Final = Path(__file__).parents[1]
 
 
 def run(
@@ -41,54 +59,30 @@ def run(
         are several ``jobs`` for a subject that is not installed.
     """
     start = time.perf_counter()
-    properties_to_run = [prop for prop in select_properties(only, operation) if applies(subject, prop)]
-    jobs = min(jobs, len(properties_to_run)) or 1
-    results_iterator = (
-        _check_in_turn(subject, properties_to_run, starting)
-        if jobs == 1
-        else _check_in_processes(subject, properties_to_run, jobs, starting)
-    )
-    lines = {}
-    with contextlib.closing(results_iterator):
-        for line in results_iterator:
-            lines[line.name] = line
+    by_name = {prop.name: prop for prop in select_properties(only, operation) if applies(subject, prop)}
+    jobs = min(jobs, len(by_name)) or 1
+    longest_first = sorted(by_name, key=lambda name: not by_name[name].is_long)
+    begin = (lambda name: starting(by_name[name])) if starting else None
+    lines: dict[str, Line] = {}
+    names = longest_first if jobs > 1 else by_name
+    with contextlib.closing(results(subject, check_named, names, jobs, begin)) as found:
+        for name, line in found:
+            is_dead = not line.name  # the process that checked it
+            dead = replace(line, name=name, about=by_name[name].about)
+            lines[name] = _as_expected(subject, dead) if is_dead else line
             if finished:
-                finished(line)
+                finished(lines[name])
     return Report(
         sampler=subject.name,
         device=str(subject.device),
         quick=subject.effort.quick,
         seed=subject.seed,
         false_alarm=FALSE_ALARM,
-        lines=tuple(lines[prop.name] for prop in properties_to_run),
-        places=places_of(subject, dict.fromkeys(prop.operation for prop in properties_to_run)),
+        lines=tuple(lines[name] for name in by_name),
+        places=_places_of(subject, dict.fromkeys(prop.operation for prop in by_name.values())),
         jobs=jobs,
         elapsed=time.perf_counter() - start,
     )
-
-
-def select_properties(
-    only: Iterable[str] | None = None, operation: str | None = None
-) -> tuple[Property, ...]:
-    """Select properties by name, in the order of a report.
-
-    :param only: names, or one name; None: all.
-    :param operation: take those of this operation alone; None: of every one.
-    :raises InvalidParameterError: there is no such operation, or no property of one of the names; the message has the
-        nearest.
-    """
-    all_properties = properties(operation)
-    if only is None:
-        return all_properties
-    wanted_names = [only] if isinstance(only, str) else list(only)
-    names = [prop.name for prop in all_properties]
-    for name in wanted_names:
-        if name not in names:
-            suggestions = difflib.get_close_matches(name, names, n=3)
-            near = f"Nearest: {one_of(map(repr, suggestions))}."
-            advice = near if suggestions else "See `tokendraw check --list`."
-            raise InvalidParameterError(f"'only' needs the name of a property, found {name!r}. {advice}")
-    return tuple(prop for prop in all_properties if prop.name in wanted_names)
 
 
 def applies(subject: Subject, prop: Property) -> bool:
@@ -99,92 +93,6 @@ def applies(subject: Subject, prop: Property) -> bool:
     return prop.advertised is None or prop.advertised(capabilities) or prop.refusal is not None
 
 
-def places_of(subject: Subject, operations: Iterable[str]) -> tuple[Place, ...]:
-    """List the places of some operations of a subject, in the order of a matrix."""
-    kits = {operation: find(operation) for operation in operations}
-    return tuple(place for kit in kits.values() if kit for place in kit.view(subject).places())
-
-
-def check(subject: Subject, prop: Property) -> Line | None:
-    """Check one property; None if the property does not apply to the subject. Torch's random state is restored."""
-    kit = find(prop.operation)
-    if kit is None or not applies(subject, prop):
-        return None
-    start = time.perf_counter()
-    trial, view, uses = Trial(prop.name, subject.seed), kit.view(subject), subject.uses
-    status, detail, traceback = Status.NOT_RUN, f"needs a CUDA device, found {subject.device.type}", ""
-    is_refusal = prop.advertised is not None and not prop.advertised(view.capabilities)
-    if is_refusal or not prop.needs_cuda or subject.device.type == "cuda":
-        with fixed_randomness(int(trial.generator("torch").integers(2**63)), subject.device):
-            outcome = attempt(lambda: _look(view, prop, trial, is_refusal=is_refusal))
-        detail, traceback = outcome.detail, outcome.traceback
-        status = _status(outcome, is_refusal=is_refusal)
-        if status is Status.PASSED and subject.uses == uses:
-            status, detail = Status.NOT_RUN, f"needs a call to look at, found none: {detail}"
-    status, detail = _as_expected(subject.expected_failures.get(prop.name), status, detail)
-    return Line(
-        name=prop.name,
-        about=prop.about,
-        status=status,
-        detail=detail,
-        traceback=traceback,
-        seconds=time.perf_counter() - start,
-        looked=order_places(view.looked, view.places()),
-        **trial.figures,
-    )
-
-
-def _status(outcome: Attempt, *, is_refusal: bool) -> Status:
-    if outcome.failed:
-        return Status.FAILED
-    if outcome.not_run:
-        return Status.NOT_RUN
-    return Status.REFUSED if is_refusal else Status.PASSED
-
-
-def _as_expected(reason: str | None, status: Status, detail: str) -> tuple[Status, str]:
-    """Judge a line that the plugin's description expects to fail for a reason: an error is that it passed."""
-    if reason is not None and status is Status.FAILED:
-        return Status.EXPECTED, f"{reason}; found: {detail}"
-    if reason is not None and status is Status.PASSED:
-        needed = f"needs to fail, as PluginInfo.expected_failures says ({reason})"
-        return Status.FAILED, f"{needed}, found it passed. Take it off that list"
-    return status, detail
-
-
-def _look(view: OperationSubject, prop: Property, trial: Trial, *, is_refusal: bool) -> str:
-    if is_refusal:
-        assert prop.refusal is not None, "without one the property does not apply"
-        return require_refusal(view, prop.refusal)
-    return prop.check(view, trial)
-
-
-def _check_in_turn(
-    subject: Subject, properties_to_run: Sequence[Property], starting: Callable[[Property], None] | None
-) -> Generator[Line]:
-    for prop in properties_to_run:
-        if starting:
-            starting(prop)
-        line = check(subject, prop)
-        assert line is not None, "those without were left out"
-        yield line
-
-
-def _check_in_processes(
-    subject: Subject,
-    properties_to_run: Sequence[Property],
-    jobs: int,
-    starting: Callable[[Property], None] | None,
-) -> Generator[Line]:
-    by_name = {prop.name: prop for prop in properties_to_run}
-    begin = (lambda name: starting(by_name[name])) if starting else None
-    longest_first = sorted(by_name, key=lambda name: not by_name[name].is_long)
-    results_iterator = results(subject, check_named, longest_first, jobs, begin)
-    with contextlib.closing(results_iterator):
-        for name, line in results_iterator:
-            yield _line_of_death(subject, by_name[name], line) if isinstance(line, Death) else line
-
-
 def check_named(subject: Subject, name: str) -> Line:
     """Check the property with a name; the property has to apply to the subject."""
     (prop,) = select_properties(name)
@@ -193,7 +101,193 @@ def check_named(subject: Subject, name: str) -> Line:
     return line
 
 
-def _line_of_death(subject: Subject, prop: Property, death: Death) -> Line:
-    reason = subject.expected_failures.get(prop.name)
-    status, detail = _as_expected(reason, Status.FAILED, f"a call {death.how}")
-    return Line(name=prop.name, about=prop.about, status=status, detail=detail)
+def check(subject: Subject, prop: Property) -> Line | None:
+    """Check one property; None if the property does not apply to the subject. Torch's random state is restored."""
+    kit = find(prop.operation)
+    if kit is None or not applies(subject, prop):
+        return None
+    trial, view, uses = Trial(prop.name, subject.seed), kit.view(subject), subject.uses
+    refusal = prop.refusal if prop.advertised and not prop.advertised(view.capabilities) else None
+
+    def look(trial: Trial) -> str:
+        if refusal is not None:
+            return require_refusal(view, refusal)
+        if prop.needs_cuda and subject.device.type != "cuda":
+            raise NotRun(f"needs a CUDA device, found {subject.device.type}")
+        detail = prop.check(view, trial)
+        if subject.uses == uses:
+            raise NotRun(f"needs a call to look at, found none: {detail}")
+        return detail
+
+    line = attempt(look, prop.name, prop.about, trial, subject.device)
+    if refusal is not None and line.status is Status.PASSED:
+        line = replace(line, status=Status.REFUSED)
+    looked = tuple((place, view.looked[place]) for place in view.places() if view.looked[place])
+    return _as_expected(subject, replace(line, looked=looked))
+
+
+def attempt(look: Callable[[Trial], str], name: str, about: str, trial: Trial, device: torch.device) -> Line:
+    """Run a check, on one thread and from a random state of torch by the trial's seed, and make its line.
+
+    Any exception is a failure, except an interrupt.
+    """
+    start = time.perf_counter()
+    status, raised = Status.FAILED, ""
+    devices = [device.index or 0] if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=devices), one_thread():
+            torch.manual_seed(int(trial.generator("torch").integers(2**63)))
+            status, detail = Status.PASSED, look(trial)
+    except NotRun as reason:
+        status, detail = Status.NOT_RUN, str(reason)
+    except Violation as violation:
+        status, detail, raised = Status.FAILED, str(violation), _frames(violation.__cause__)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a sampler that calls sys.exit must not end the run
+        status, detail, raised = Status.FAILED, f"a call raised {format_error(error)}", _frames(error)
+    p_value, worst = trial.least or (None, "")
+    return Line(
+        name=name,
+        about=about,
+        status=status,
+        detail=detail,
+        checks=trial.checks,
+        draws=trial.draws,
+        p_value=p_value,
+        worst=worst,
+        traceback=raised,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _frames(error: BaseException | None) -> str:
+    """Format the frames below the kit's own, where the sampler raised; all of them if the kit itself did."""
+    if error is None:
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    kit = [i for i, frame in enumerate(frames) if _KIT in Path(frame.filename).parents]
+    below = frames[kit[-1] + 1 :] if kit else frames
+    return "".join(traceback.format_list(below or frames))
+
+
+def _as_expected(subject: Subject, line: Line) -> Line:
+    """Judge a line that the plugin's description expects to fail for a reason: an error is that it passed."""
+    reason = subject.expected_failures.get(line.name)
+    if reason is not None and line.status is Status.FAILED:
+        return replace(line, status=Status.EXPECTED, detail=f"{reason}; found: {line.detail}")
+    if reason is not None and line.status is Status.PASSED:
+        needed = f"needs to fail, as PluginInfo.expected_failures says ({reason})"
+        detail = f"{needed}, found it passed. Take it off that list"
+        return replace(line, status=Status.FAILED, detail=detail)
+    return line
+
+
+def _places_of(subject: Subject, operations: Iterable[str]) -> tuple[Place, ...]:
+    """List the places of some operations of a subject."""
+    kits = {operation: find(operation) for operation in operations}
+    return tuple(place for kit in kits.values() if kit for place in kit.view(subject).places())
+
+
+class FuzzCase(NamedTuple):
+    """A random case of a run."""
+
+    operation: str
+    number: int
+
+
+def fuzz(
+    subject: Subject,
+    seconds: float,
+    *,
+    operation: str | None = None,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> FuzzReport:
+    """Check random cases of each operation in turn, for so many seconds; a finding does not end the run.
+
+    The seconds begin with the first case: the start of several processes does not count.
+
+    :param operation: one of those that the subject offers; None: every one that the kit has random cases of.
+    :param jobs: number of processes, as in :func:`run`.
+    :param progress: called after each case with the numbers of cases and of findings so far.
+    :raises InvalidParameterError: the kit has no random cases of it; or there are several ``jobs`` for a subject that
+        is not installed.
+    """
+    names = _fuzzed_operations(subject, operation)
+
+    def in_time() -> Iterator[FuzzCase]:
+        deadline = time.perf_counter() + seconds
+        for number in itertools.count():
+            for name in names:
+                if time.perf_counter() >= deadline:
+                    return
+                yield FuzzCase(name, number)
+
+    return _fuzz_report(subject, operation, in_time(), jobs, progress)
+
+
+def fuzz_case(subject: Subject, number: int, *, operation: str | None = None) -> FuzzReport:
+    """Repeat the random case of the subject's seed and this number, for each operation, as in :func:`fuzz`."""
+    cases = [FuzzCase(name, number) for name in _fuzzed_operations(subject, operation)]
+    return _fuzz_report(subject, operation, cases)
+
+
+def _fuzzed_operations(subject: Subject, operation: str | None) -> tuple[str, ...]:
+    candidates = tuple(name for name in subject.capabilities if operation in (None, name))
+    names = tuple(name for name in candidates if (kit := find(name)) and kit.fuzz)
+    if not names:
+        raise InvalidParameterError(
+            f"'fuzz' needs an operation that the kit has random cases of, found {all_of(candidates) or 'none'}. "
+            "Check its properties instead."
+        )
+    return names
+
+
+def check_case(subject: Subject, case: FuzzCase) -> Line:
+    """Run one random case and judge the calls."""
+    kit = find(case.operation)
+    assert kit is not None
+    assert kit.fuzz is not None, "the operation is one of _fuzzed_operations(...)"
+    hook, view = kit.fuzz, kit.view(subject)
+    trial = Trial(f"fuzz {case.operation} {case.number}", subject.seed)
+    rng = np.random.default_rng([subject.seed, case.number])
+    line = attempt(lambda trial: hook(view, rng, trial), str(case), "", trial, subject.device)
+    return replace(line, looked=tuple(view.looked.items()))
+
+
+def _fuzz_report(
+    subject: Subject,
+    operation: str | None,
+    cases: Iterable[FuzzCase],
+    jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> FuzzReport:
+    start, names = time.perf_counter(), _fuzzed_operations(subject, operation)
+    counts, checks, rows, findings = Counter[str](), 0, Counter[Place](), list[FuzzFinding]()
+    with contextlib.closing(results(subject, check_case, cases, jobs)) as found:
+        for case, line in found:
+            counts[case.operation] += 1
+            checks += line.checks
+            rows.update(dict(line.looked))
+            if line.status is Status.FAILED:
+                finding = FuzzFinding(**case._asdict(), detail=line.detail, traceback=line.traceback)
+                findings.append(finding)
+            if progress:
+                progress(counts.total(), len(findings))
+    candidates = subject.capabilities if operation is None else names
+    places = _places_of(subject, names)
+    return FuzzReport(
+        sampler=subject.name,
+        device=str(subject.device),
+        quick=subject.effort.quick,
+        seed=subject.seed,
+        cases={name: counts[name] for name in names},
+        left_out=tuple(name for name in candidates if name not in names),
+        checks=checks,
+        findings=first_of_each_sort(findings),
+        looked=tuple((place, rows[place]) for place in places if rows[place]),
+        places=places,
+        jobs=jobs,
+        elapsed=time.perf_counter() - start,
+    )

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Never, Self
 
 import torch
 
 from tokendraw import InvalidParameterError, SamplerUnavailableError
 from tokendraw.plugin import API_VERSION, Call, Host, HostCapabilities, PluginInfo
-from tokendraw.resolution import Candidate, State, detect_host
+from tokendraw.resolution import Candidate, Choice, State, decide, detect_host
 from tokendraw.tools import (
     InstalledPlugin,
+    dispatch_call,
     find_operation,
     make_call,
     operation_names,
@@ -23,8 +24,8 @@ from tokendraw.tools import (
     run_call,
 )
 from tokendraw_testing.kit.effort import Effort
-from tokendraw_testing.kit.matrix import Place
-from tokendraw_testing.kit.operation import find, properties
+from tokendraw_testing.kit.property import Refusal, find, properties
+from tokendraw_testing.kit.report import Place
 from tokendraw_testing.kit.trial import Violation
 
 Build = Callable[[str, Any], Any]
@@ -38,9 +39,8 @@ class Subject:
     :param name: its name in reports.
     :param capabilities: what it advertises, by operation: that decides what it is tested for.
     :param device: where it computes.
-    :param build: makes what serves an operation, for a need; called once for every need that the kit comes up with, and
-        rank.
-    :param quick: fewer draws, vocabularies up to 50,257.
+    :param build: makes what serves an operation, for a need; called once for every need that the kit comes up with.
+    :param quick: fewer draws and vocabularies.
     :param seed: of everything random in the run. A run repeats itself bit by bit, as far as the provider does.
     :param effort: sizes of one's own in place of quick ones or full ones: :meth:`Effort.tiny` suits kernels in an
         interpreter.
@@ -76,9 +76,13 @@ class Subject:
         self.device = torch.device(device)
         self.effort = effort or Effort.of(quick=quick, device_type=self.device.type)
         self.seed = seed
-        self._build = functools.cache(
-            lambda operation, need, rank: _build_without_noise(build, self.device, operation, need)
-        )
+
+        @functools.cache
+        def build_once(operation: str, need: Any) -> Any:
+            with random_state_kept(self.device):  # so that the order of lines makes no difference
+                return build(operation, need)
+
+        self._build = build_once
         self.uses = 0
         """Number of providers taken for calls: a line without any has checked nothing."""
         self.again: Callable[[], Subject] | None = None
@@ -108,59 +112,48 @@ class Subject:
         """
         plugin = InstalledPlugin(name, device, "the conformance kit")
         required = None if operation is None else find_operation(operation).name
+        options: dict[str, Any] = {
+            "expected_failures": _NO_FIELDS,
+            "need": need,
+            "quick": quick,
+            "seed": seed,
+        }
         capabilities: dict[str, HostCapabilities] = {}
-        expected_failures: Mapping[str, str] = _NO_FIELDS
         reasons: dict[str | None, str | None] = {}
         for operation_name in [each for each in operation_names() if _has_fields(each, need)]:
             for candidate in plugin.candidates(operation_name, replace(plain_need(operation_name), **need)):
                 if candidate.state is State.AVAILABLE:
                     capabilities[operation_name] = plugin.capabilities(operation_name)
-                    expected_failures = candidate.info.expected_failures if candidate.info else _NO_FIELDS
+                    options["expected_failures"] = candidate.info.expected_failures if candidate.info else {}
                 else:
                     reasons.setdefault(required and operation_name, candidate.reason)
         if not capabilities or required not in (None, *capabilities):
             reason = reasons.get(required) or "no plugin of that name is installed"
             raise SamplerUnavailableError(f"{name!r} cannot be checked on {plugin.host}: {reason}.")
-        target = plugin.device
-        subject = cls(
+        subject = cls(name, capabilities=capabilities, device=plugin.device, build=plugin.build, **options)
+        subject.again = functools.partial(
+            cls.installed,
             name,
-            capabilities=capabilities,
-            device=target,
-            build=plugin.build,
+            device=plugin.device,
             quick=quick,
             seed=seed,
-            need=need,
-            expected_failures=expected_failures,
+            operation=operation,
+            need=dict(need),
         )
-        options: Mapping[str, Any] = {
-            "quick": quick,
-            "seed": seed,
-            "operation": operation,
-            "need": dict(need),
-        }
-        subject.again = functools.partial(cls.installed, name, device=target, **options)
         return subject
-
-    @property
-    def candidate(self) -> Candidate:
-        """Return the subject as a candidate of resolution."""
-        info = PluginInfo(name=self.name, api_version=API_VERSION, priority=0, operations=self.capabilities)
-        return Candidate(name=self.name, state=State.LOADED, info=info)
 
     @property
     def host(self) -> Host:
         """Return the facts about the subject's device."""
         return detect_host(str(self.device))
 
-    def built(self, operation: str, need: Any = None, rank: int = 0) -> Any:
-        """Build the provider of an operation, once for each need and rank.
+    def built(self, operation: str, need: Any = None) -> Any:
+        """Build the provider of an operation, once for each need; None: that of :meth:`usual_need`.
 
-        :param need: None: that of :meth:`usual_need`.
-        :param rank: of several that make a call together, each with a provider of its own.
         :raises PluginError: it did not build, or its proof failed.
         """
         self.uses += 1
-        return self._build(operation, need or self.usual_need(operation), rank)
+        return self._build(operation, need or self.usual_need(operation))
 
     def usual_need(self, operation: str) -> Any:
         """Return the plainest need within the capabilities, with the fixed fields of the run."""
@@ -179,8 +172,7 @@ class OperationSubject:
         self.subject = subject
         self.capabilities: Any = subject.capabilities[self.operation]
         self.device, self.effort = subject.device, subject.effort
-        self.looked: Counter[Place] = Counter()
-        """Number of rows that :meth:`make` has looked at, by place."""
+        self.looked: Counter[Place] = Counter()  # rows that ``make`` has looked at
 
     @classmethod
     def plain_need(cls, capabilities: Any = None) -> Any:
@@ -216,18 +208,12 @@ class OperationSubject:
         return output
 
     def places(self) -> tuple[Place, ...]:
-        """List the places where rows could be looked at, in the order of a matrix; none where rows are no rows."""
+        """List the places where rows could be looked at, in the order of a report; none without rows of logits."""
         return ()
 
     def rows_by_place(self, call: Call) -> Mapping[Place, int]:
         """Count the rows of a call by place."""
         return {}
-
-
-def _build_without_noise(build: Build, device: torch.device, operation: str, need: Any) -> Any:
-    """Build and leave torch's random state unchanged, so that the order of lines makes no difference."""
-    with random_state_kept(device):
-        return build(operation, need)
 
 
 def _has_fields(operation: str, need: Mapping[str, Any]) -> bool:
@@ -238,3 +224,54 @@ def plain_need(operation: str, capabilities: Any = None) -> Any:
     """Return the plainest need of an operation, as :meth:`OperationSubject.plain_need` does."""
     kit = find(operation)
     return kit.view.plain_need(capabilities) if kit else find_operation(operation).need()
+
+
+class _Tripwire:
+    """Stands in for the provider: any method call is a violation."""
+
+    def __getattr__(self, method: str) -> Callable[..., Never]:
+        def reached(*arguments: object, **options: object) -> Never:
+            raise Violation(f"a call beyond the capabilities needs to be refused, found {method!r} called")
+
+        return reached
+
+
+def require_refusal(subject: OperationSubject, ask: Refusal) -> str:
+    """Require that the core refuses a request, and return the reason: the advice of the message is not for the kit.
+
+    :raises Violation: it does not refuse.
+    """
+    need, plugin, operation = replace(subject.usual_need, **ask.need), subject.subject, subject.operation
+    info = PluginInfo(name=plugin.name, api_version=API_VERSION, priority=0, operations=plugin.capabilities)
+    candidate, choice = (
+        Candidate(name=plugin.name, state=State.LOADED, info=info),
+        Choice(sampler=plugin.name),
+    )
+    try:
+        resolution = decide([candidate], plugin.host, need, choice, operation=operation)
+        if ask.call is None:
+            raise Violation(f"{need} needs to be refused, found it granted")
+        dispatch_call(
+            ask.call(subject),
+            _Tripwire(),
+            operation=operation,
+            resolution=resolution,
+            capabilities=subject.capabilities,
+            device=subject.device,
+            need=need,
+        )
+    except SamplerUnavailableError as error:
+        return str(error).partition(". ")[0] + "."
+    raise AssertionError("unreachable: the tripwire raises")
+
+
+def require_unadvertised(
+    subject: OperationSubject, refusals: Iterable[tuple[Callable[[Any], bool], Refusal]]
+) -> str:
+    """Require a refusal for each unadvertised capability; return their number, to follow other words."""
+    count = 0
+    for is_advertised, refusal in refusals:
+        if not is_advertised(subject.capabilities):
+            require_refusal(subject, refusal)
+            count += 1
+    return f"; {count} requests beyond the capabilities refused" if count else ""

@@ -32,16 +32,14 @@ _TIMEOUT_SECONDS: Final = 300.0
 _SWITCH_SECONDS: Final = 1e-5
 """Seconds after which Python's threads take turns, in place of 0.005: as often as many threads of an engine would."""
 
-Differ = Callable[[Any, Any], str | None]
-"""Describes the difference of an output from the output of one thread; None if there is none."""
-
 
 @dataclass(frozen=True)
 class RepeatedCall:
     """A call, remade for each repetition, and the comparison of its outputs."""
 
     make: Callable[[], Call]
-    differs: Differ
+    differs: Callable[[Any, Any], str | None]
+    """Describes the difference of an output from the output of one thread; None if there is none."""
 
 
 def thread_counts() -> tuple[int, ...]:
@@ -125,11 +123,15 @@ def _at_once(
     threads = [
         threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(len(calls_by_thread))
     ]
-    with _switch_often():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(_TIMEOUT_SECONDS)
+    finally:
+        sys.setswitchinterval(interval)
     for error in errors:
         raise error
     if len(outputs) < len(calls_by_thread) * calls:
@@ -147,13 +149,3 @@ def _name_violations(what: str) -> Iterator[None]:
         yield
     except Violation as violation:
         raise Violation(f"{what}: {violation}") from violation.__cause__
-
-
-@contextmanager
-def _switch_often() -> Iterator[None]:
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)

@@ -7,12 +7,14 @@ probability 1e-9, and with at most :data:`MOST_CHECKS` of them a whole run with 
 
 from __future__ import annotations
 
+import contextlib
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final, Never
 
 import numpy as np
+import torch
 from numpy.random import Generator
 
 FIRST_LOOK_P: Final = 1e-3
@@ -53,38 +55,25 @@ class Trial:
     def __init__(self, name: str, seed: int) -> None:
         self._name = name
         self._seed = seed
-        self.checks = 0
-        """Number of statistical checks; second looks do not count."""
+        self.checks = 0  # second looks do not count
         self.draws = 0
-        """Number of tokens that went into statistics."""
         self.least: tuple[float, str] | None = None
         """Smallest p-value of the first looks, or p-value of the failed second look, with its check."""
-
-    @property
-    def figures(self) -> dict[str, Any]:
-        """Return the fields of a line about statistics."""
-        p_value, worst = self.least or (None, "")
-        return {"checks": self.checks, "draws": self.draws, "p_value": p_value, "worst": worst}
 
     def generator(self, label: str, look: int = 0) -> Generator:
         """Return the random numbers of one check, which depend only on the run's seed and the check's name."""
         return np.random.default_rng([self._seed, look, zlib.crc32(f"{self._name}/{label}".encode())])
 
     def require(self, holds: Any, message: str) -> None:
-        """Demand something exact.
+        """Demand something exact; ``message`` says what was needed and found.
 
-        :param message: what was needed, and what was found.
         :raises Violation: it does not hold.
         """
         if not holds:
             raise Violation(message)
 
     def skip(self, reason: str) -> Never:
-        """End the line as not run: the claim cannot be tested.
-
-        :param reason: what the line needs, and what the kit found.
-        :raises NotRun: always.
-        """
+        """End the line as not run; ``reason`` says what it needs, and what the kit found."""
         raise NotRun(reason)
 
     def judge(self, label: str, experiment: Experiment, draws: int) -> None:
@@ -107,3 +96,29 @@ class Trial:
             raise Violation(
                 f"{label}: {second.worst} (p = {first.p_value:.1e}, then {second.p_value:.1e} in {second.draws} draws)"
             )
+
+
+@contextlib.contextmanager
+def require_unmodified(trial: Trial, **inputs: object) -> Iterator[None]:
+    """Require that the block leaves every bit of the inputs unmodified: tensors, and dataclasses that hold some."""
+    tensors = _tensors(inputs)
+    before = {name: bits(tensor).clone() for name, tensor in tensors.items()}
+    yield
+    for name, tensor in tensors.items():
+        is_same = torch.equal(bits(tensor), before[name])
+        trial.require(is_same, f"'{name}' needs to stay as it is, found changed")
+
+
+def _tensors(inputs: dict[str, object]) -> dict[str, torch.Tensor]:
+    tensors: dict[str, torch.Tensor] = {}
+    for name, part in inputs.items():
+        if isinstance(part, torch.Tensor):
+            tensors[name] = part
+        elif is_dataclass(part):
+            tensors |= _tensors({field.name: getattr(part, field.name) for field in fields(part)})
+    return tensors
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """View a tensor as bytes: NaN is unequal to NaN, but its bits are equal."""
+    return tensor.reshape(-1).contiguous().view(torch.uint8)

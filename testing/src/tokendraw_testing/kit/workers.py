@@ -5,38 +5,28 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
-import itertools
 import multiprocessing
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
 from multiprocessing import connection, resource_tracker
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 
 from tokendraw import InvalidParameterError
 from tokendraw.tools import format_error
+from tokendraw_testing.kit.report import Line, Status
 from tokendraw_testing.kit.subject import Subject
 
 _Task = TypeVar("_Task")
-_Result = TypeVar("_Result")
 
 MOST_JOBS: Final = 16
 """Most processes by default: with more, the longest line alone takes longer than the shared rest."""
 _SECONDS_TO_END: Final = 5
 _SPAWNING: Final = multiprocessing.get_context("spawn")  # a fork of a process with torch's threads may hang
-
-
-@dataclass(frozen=True)
-class Death:
-    """A process ended in place of giving the result of a task."""
-
-    how: str
-    """Says how: ``ended the process by SIGSEGV``."""
 
 
 def usual_jobs(subject: Subject) -> int:
@@ -53,103 +43,102 @@ def usable_cores() -> int:
 
 def results(
     subject: Subject,
-    work: Callable[[Subject, _Task], _Result],
+    work: Callable[[Subject, _Task], Line],
     tasks: Iterable[_Task],
     jobs: int,
     starting: Callable[[_Task], None] | None = None,
-) -> Generator[tuple[_Task, _Result | Death]]:
-    """Yield each task with its result as soon as it ends. Close the generator to end every process at once.
+) -> Generator[tuple[_Task, Line]]:
+    """Yield each task with its line as soon as it ends; a task whose process died has a failed line without a name.
 
-    A task is taken from ``tasks`` when a process can begin with it: the start of a process takes seconds.
+    A task is taken from ``tasks`` when a process can begin with it: the start of a process takes seconds. Close the
+    generator to end every process at once.
 
-    :param work: has to be picklable, like the tasks and results.
-    :param starting: called with each task as it is given to a process.
+    :param work: has to be picklable, like the tasks.
+    :param jobs: number of processes; 1: this process alone does the work.
+    :param starting: called with each task before its work begins.
     :raises InvalidParameterError: the subject is not an installed one, so no other process can make it.
     """
-    again = subject.again
-    if again is None:
+    if jobs == 1:
+        for task in tasks:
+            if starting:
+                starting(task)
+            yield task, work(subject, task)
+        return
+    if subject.again is None:
         raise InvalidParameterError(
             f"'jobs' needs 1 for a subject that is not installed, found {jobs}. Make it by Subject.installed(...)."
         )
-    left: Iterator[_Task] = iter(tasks)
-    workers: set[_Worker[_Result]] = set()
-    starts: dict[connection.Connection, _Worker[_Result]] = {}
-    at_work: dict[connection.Connection, tuple[_Worker[_Result], _Task]] = {}
+    left = iter(tasks)
+    workers: dict[Any, _Worker] = {}
 
     def start() -> None:
         with _interrupts_blocked():
-            worker = _Worker[_Result](again, work)
-            workers.add(worker)
-        starts[worker.pipe] = worker
+            worker = _Worker(subject, work)
+            workers[worker.pipe] = worker
 
-    def give(worker: _Worker[_Result]) -> None:
-        nonlocal left
+    def next_task() -> _Task | None:
         for task in left:
-            if worker.is_alive and worker.takes(task):
-                at_work[worker.pipe] = worker, task
-                if starting:
-                    starting(task)
-            else:  # another process begins with the task
-                left = itertools.chain([task], left)
-                start()
-            return
+            if starting:
+                starting(task)
+            return task
+        return None
 
     try:
         for _ in range(jobs):
             start()
-        while starts or at_work:
-            for pipe in connection.wait([*starts, *at_work]):
-                assert isinstance(pipe, connection.Connection)
-                if pipe not in starts:
-                    worker, task = at_work.pop(pipe)
-                    result = worker.result()
-                    give(worker)
-                    yield task, result
-                    continue
-                worker = starts.pop(pipe)
-                death = worker.result()
-                if isinstance(death, Death):  # a process that cannot start costs a task, so that this ends
-                    for task in itertools.islice(left, 1):
-                        if starting:
-                            starting(task)
-                        yield task, death
-                give(worker)
+        while workers:
+            for pipe in connection.wait(list(workers)):
+                worker = workers[pipe]
+                ended, line = worker.task, worker.result()
+                following = None if worker.is_dead else next_task()
+                if following is not None:
+                    worker.give(following)
+                else:
+                    worker.kill()
+                    del workers[pipe]
+                if worker.is_dead:
+                    if ended is None:  # a process that cannot start costs a task, so that this ends
+                        ended = next_task()
+                    if ended is not None:
+                        start()
+                if ended is not None:
+                    yield ended, line
     finally:
-        for worker in workers:
+        for worker in workers.values():
             worker.kill()
 
 
-class _Worker(Generic[_Result]):
-    """A process and the pipe to it. The process sends None when it is ready, then the result of each task."""
+class _Worker:
+    """A process and the pipe to it. The process sends None when it is ready, then the line of each task."""
 
-    def __init__(self, again: Callable[[], Subject], work: Callable[[Subject, Any], _Result]) -> None:
+    def __init__(self, subject: Subject, work: Callable[[Subject, Any], Line]) -> None:
         self.pipe, its_end = _SPAWNING.Pipe()
-        self._process = _SPAWNING.Process(target=_serve, args=(its_end, again, work))
+        self._process = _SPAWNING.Process(target=_serve, args=(its_end, subject.again, work))
         self._process.start()
         its_end.close()
-        self.is_alive = True
+        self.task: Any = None
+        self.is_dead = False
 
-    def takes(self, task: object) -> bool:
-        """Send a task to the process; False if the process is dead."""
-        try:
+    def give(self, task: object) -> None:
+        """Let the process begin with a task."""
+        self.task = task
+        with contextlib.suppress(OSError):  # it is dead, as :meth:`result` will say
             self.pipe.send(task)
-        except OSError:
-            return False
-        return True
 
-    def result(self) -> _Result | Death:
-        """Receive the result of a task, or None from a ready process."""
+    def result(self) -> Line:
+        """Receive the line of the task; that of a process that ended says how."""
         try:
-            return self.pipe.recv()  # type: ignore[no-any-return]
+            line: Line = self.pipe.recv()
+            return line
         except (EOFError, OSError):
-            self.is_alive = False
-            self._process.join(_SECONDS_TO_END)
-            code = self._process.exitcode
-            if code is None:
-                return Death("closed the files of the process")
-            if code < 0:
-                return Death(f"ended the process by signal {-code}, {signal.strsignal(-code)}")
-            return Death(f"ended the process with exit code {code}")
+            self.is_dead = True
+        self._process.join(_SECONDS_TO_END)
+        code = self._process.exitcode
+        if code is None:
+            return _failed("closed the files of the process")
+        if code < 0:
+            return _failed(f"ended the process by signal {-code}, {signal.strsignal(-code)}")
+        return _failed(f"ended the process with exit code {code}")
 
     def kill(self) -> None:
         """End the process at once."""
@@ -158,8 +147,12 @@ class _Worker(Generic[_Result]):
         self.pipe.close()
 
 
+def _failed(how: str) -> Line:
+    return Line(name="", status=Status.FAILED, detail=f"a call {how}")
+
+
 def _serve(
-    pipe: connection.Connection, again: Callable[[], Subject], work: Callable[[Subject, Any], Any]
+    pipe: connection.Connection, again: Callable[[], Subject], work: Callable[[Subject, Any], Line]
 ) -> None:
     """Work on tasks until the pipe is closed."""
     with contextlib.suppress(OSError):  # stderr is closed
@@ -179,7 +172,7 @@ def _serve(
             try:
                 result = work(subject(), task)
             except Exception as error:  # to build it raised, which it did not where the run began
-                result = Death(f"raised {format_error(error)}")
+                result = _failed(f"raised {format_error(error)}")
             pipe.send(result)
 
 

@@ -8,7 +8,8 @@ import torch
 import tokendraw
 from cuda_batches import FILTERED, B, cycle, logits_of
 from tokendraw import Drafts, InvalidInputError, RowKinds, SamplingMetadata, SamplingParams
-from tokendraw_testing.kit.device import LONGEST_CALL_SECONDS, seconds_behind_a_busy_device, sync_is_an_error
+from tokendraw_testing.kit.device import require_no_wait
+from tokendraw_testing.kit.trial import Trial
 
 pytestmark = pytest.mark.gpu
 
@@ -61,16 +62,7 @@ def inputs():
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_public_call_returns_while_the_device_is_busy(inputs, name):
-    seconds, slept = seconds_behind_a_busy_device(lambda: CALLS[name](inputs))
-    assert slept
-    assert seconds < LONGEST_CALL_SECONDS
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_a_public_call_makes_no_synchronizing_cuda_call(inputs, name):
-    CALLS[name](inputs)
-    with sync_is_an_error():
-        CALLS[name](inputs)
+    require_no_wait(Trial(name, 0), name, lambda: CALLS[name](inputs))
 
 
 def test_columns_arrive_behind_a_busy_stream():
@@ -81,7 +73,7 @@ def test_columns_arrive_behind_a_busy_stream():
         SamplingMetadata.from_params(PARAMS, device="cuda", positions=range(i, i + B)) for i in range(20)
     ]
     for here, there in zip(expected, result, strict=True):
-        for name in (
+        for name in [
             "temperature",
             "top_k",
             "top_p",
@@ -91,7 +83,7 @@ def test_columns_arrive_behind_a_busy_stream():
             "joint",
             "logprobs",
             "positions",
-        ):
+        ]:
             tensor = getattr(there, name)
             assert tensor.data_ptr() % 16 == 0
             assert torch.equal(tensor.cpu(), getattr(here, name)), name

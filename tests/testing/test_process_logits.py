@@ -8,7 +8,6 @@ from mutants import by_name, subject_of
 from mutants.processors import EVERYTHING, PROCESSORS, ProcessorMutant
 from tokendraw.plugin import EDITS, ProcessCapabilities
 from tokendraw_testing import Effort, Status, properties, run
-from tokendraw_testing.kit.fuzz import FuzzCase, check_case
 
 THREADS = "process threads"  # of compiled kernels alone: tests/testing/test_threads.py plants a bug for it
 LINES = [prop.name for prop in properties("process_logits") if not prop.needs_cuda and prop.name != THREADS]
@@ -24,15 +23,6 @@ def test_every_line_is_green_without_a_bug_and_red_with_a_bug():
     result = {line.name: line.status for line in run(subject()).lines if line.name in LINES}
     assert result == dict.fromkeys(LINES, Status.PASSED)
     assert {line for mutant in PROCESSORS for line in mutant.lines} < set(LINES)
-
-
-@pytest.mark.parametrize(
-    ("line", "seed"),
-    [("process edits", 40032), ("process crossing", 40048), ("process crossing", 40062)],
-)
-def test_four_steps_of_float32_may_end_more_than_two_ulp_from_float64(line, seed):
-    (result,) = run(subject(effort=None, quick=True, seed=seed), only=line).lines
-    assert result.status is Status.PASSED, result
 
 
 @pytest.mark.gpu
@@ -75,25 +65,6 @@ def test_a_processor_of_some_edits_is_tested_by_advertised_edits_alone(edits):
     assert result["process edits"].detail.endswith(
         f"; {len(refused)} requests beyond the capabilities refused"
     )
-
-
-@pytest.mark.parametrize(
-    ("bug", "edit"),
-    [
-        ("logits below 0 divided", "repetition_penalty"),
-        ("stop ids held back for a token too long", "min_tokens"),
-        ("last word of a bitmask ignored", "bitmask"),
-    ],
-)
-def test_a_bug_of_a_processor_of_a_single_edit_turns_the_line_red(bug, edit):
-    (line,) = run(partial(MUTANTS[bug].build, (edit,)), only="process edits").lines
-    assert line.status is Status.FAILED, line
-    assert "a call raised" not in line.detail
-
-
-def test_random_cases_ask_a_processor_of_some_edits_for_no_others():
-    some = partial(ProcessorMutant, ("bad_words", "logit_bias"))
-    assert [check_case(some, FuzzCase("process_logits", i)).finding for i in range(12)] == [None] * 12
 
 
 def test_unadvertised_drafts_are_refused():

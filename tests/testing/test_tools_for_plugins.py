@@ -1,13 +1,11 @@
-"""The conformance kit's fixtures for authors of plugins."""
+"""The kit's tools for tests of plugins: fixtures, and fake distributions with the files of an installer."""
 
-import importlib
 import textwrap
 
 import pytest
 import torch
 
-import tokendraw
-from fake_candidates import LAPTOP
+from tokendraw_testing import fake_dist
 
 pytest_plugins = ["pytester", "tokendraw_testing.fixtures"]
 
@@ -26,39 +24,16 @@ def outcome(pytester):
 
 
 class TestPoisonedBuffer:
-    def test_is_a_view_of_the_stride_and_offset_that_were_asked_for(self, poisoned_buffer):
-        logits = poisoned_buffer(3, 5, stride=8, offset=2, dtype=torch.bfloat16)
-        assert (logits.shape, logits.stride(), logits.storage_offset()) == ((3, 5), (8, 1), 2)
-        assert logits.dtype == torch.bfloat16
-        assert not logits.any()
-
     def test_all_around_the_rows_are_inf_and_nan(self, poisoned_buffer):
         logits = poisoned_buffer(2, 3, stride=5, offset=1)
         around = logits.as_strided((12,), (1,), 0).tolist()
         assert [x for i, x in enumerate(around) if i in (0, 4, 10)] == [INF, INF, INF]
         assert all(around[i] != around[i] for i in (5, 9, 11))
 
-    def test_a_read_behind_a_row_wins_the_argmax(self, poisoned_buffer):
-        logits = poisoned_buffer(1, 6, stride=8)
-        assert int(logits.as_strided((1, 7), (8, 1)).argmax()) == 6
-
     def test_a_stride_below_the_size_is_refused(self, poisoned_buffer):
         with pytest.raises(ValueError, match="stride") as error:
             poisoned_buffer(2, 6, stride=5)
         assert str(error.value) == ("'stride' needs to be at least the size, 6, found 5. Pass a larger one.")
-
-    def test_writing_the_logits_is_allowed(self, outcome):
-        result = outcome(
-            """
-            import pytest, torch
-
-            @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
-            def test_it(poisoned_buffer, dtype):
-                for rows, size, stride in [(3, 5, 8), (3, 5, 5), (0, 5, 8), (1, 1, 1)]:
-                    poisoned_buffer(rows, size, stride, 1, dtype).fill_(float("nan"))
-            """
-        )
-        result.assert_outcomes(passed=3)
 
     def test_writing_around_them_fails_the_test_and_says_where(self, outcome):
         result = outcome(
@@ -82,15 +57,6 @@ class TestPoisonedBuffer:
 
 
 class TestFakeDist:
-    def test_a_fake_distribution_is_discovered_and_importable(self, fake_dist, tmp_path):
-        folder = fake_dist(
-            "acme-tokendraw", plugins={"acme": "acme_fake:plugin"}, modules={"acme_fake": "x = 7"}
-        )
-        assert folder.parent == tmp_path
-        assert importlib.import_module("acme_fake").x == 7
-        (result,) = [c for c in tokendraw.discover(host=LAPTOP) if c.name == "acme"]
-        assert (result.distribution, result.version) == ("acme-tokendraw", "1.0")
-
     def test_two_versions_of_a_fake_distribution_are_separate(self, outcome):
         result = outcome(
             """
@@ -143,7 +109,61 @@ class TestOnCuda:
         assert not slept
         assert seconds > 0.1
 
-    def test_guards_on_the_device_are_watched_too(self, poisoned_buffer):
-        logits = poisoned_buffer(4, 1000, stride=1024, device="cuda")
-        logits.normal_()
-        assert logits.device.type == "cuda"
+
+def files(folder):
+    return {
+        str(path.relative_to(folder)): path.read_text(encoding="utf-8")
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_a_distribution_is_metadata_entry_points_and_dedented_modules(tmp_path):
+    source = """
+        import os
+
+        plugin = os
+    """
+    folder = fake_dist(
+        tmp_path, "acme-tokendraw", "2.1", plugins={"acme": "fake:plugin"}, modules={"fake": source}
+    )
+    assert folder == tmp_path / "acme-tokendraw-2.1"
+    assert files(folder) == {
+        "acme_tokendraw-2.1.dist-info/METADATA": "Metadata-Version: 2.1\nName: acme-tokendraw\nVersion: 2.1\n",
+        "acme_tokendraw-2.1.dist-info/entry_points.txt": "[tokendraw.plugins]\nacme = fake:plugin\n",
+        "fake.py": "\nimport os\n\nplugin = os\n",
+    }
+
+
+def test_metadata_can_be_given_and_left_out(tmp_path):
+    given = fake_dist(tmp_path, "acme", metadata="Name: {name}\nSummary: {braces} {version}\n", where="given")
+    assert files(given) == {"acme-1.0.dist-info/METADATA": "Name: acme\nSummary: {braces} 1.0\n"}
+    assert files(fake_dist(tmp_path, "acme", metadata=None, where="left out")) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"name": "../acme"},
+            "'name' needs a distribution's name, found '../acme'. Use letters, digits and dots.",
+        ),
+        (
+            {"plugins": {"a=b": "fake:plugin"}},
+            "'plugins' needs names of entry points, found 'a=b'. Use letters and dashes.",
+        ),
+        (
+            {"plugins": {"acme": ""}},
+            "'acme' in 'plugins' needs one line of text, found ''. Write module:object.",
+        ),
+        (
+            {"modules": {"fake.py/": ""}},
+            "'modules' needs names that can be imported, found 'fake.py/'. Use an identifier.",
+        ),
+    ],
+)
+def test_a_slip_is_refused_before_anything_is_written(tmp_path, options, message):
+    with pytest.raises(ValueError, match="needs") as error:
+        fake_dist(tmp_path, **{"name": "acme"} | options)
+    assert str(error.value) == message
+    assert list(tmp_path.iterdir()) == []
