@@ -240,10 +240,11 @@ def _judge_batch(
         if len(result.findings) < _MOST_FINDINGS:
             needs = f"needs {needed if least == most else f'{least} to {most}'} kept tokens, found {count}"
             if least <= count <= most:
-                needs = f"needs a token and a log_kept_mass of its {count} kept tokens, found others"
+                mass = "" if calls[-1].log_kept_mass is None else " and a log_kept_mass"
+                needs = f"needs a token{mass} of its {count} kept tokens, found others"
             result.findings.append(
                 f"{each}, batch {name}, row {i} of {rows}, V = {size} in {dtype}, {shapes[i]}, "
-                f"{describe(params[i])}: {needs} ({share:.4g} of the mass), token {calls[-1].token[i].item()}"
+                f"{describe(params[i])}: {needs} ({share:.4g} of the needed mass), token {calls[-1].token[i].item()}"
             )
     result.batches += 1
 

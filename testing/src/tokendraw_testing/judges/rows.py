@@ -102,12 +102,9 @@ def require_tokens(
         where = f"row {i} of {len(batch)}: {request}"
         if answer is not None:
             expected, lead = answer
-            noise_text = f" of {dtype} noise" * (request.params.temperature > 0)
-            ties = request.params.temperature == 0 and request.row.x[token] == request.row.x[expected]
-            tie_text = ": both have the largest logit, and the lowest id counts" * bool(ties)
+            cause = _cause(request, answer, token, dtype)
             trial.require(
-                token == expected or lead < reference.NEAR_TIE,
-                f"{where} needs token {expected}{noise_text}, found {token}{tie_text}",
+                token == expected or lead < reference.NEAR_TIE, f"{where} needs token {expected}{cause}"
             )
         if request.params.temperature > 0:
             possible = request.row.expected.possible
@@ -115,6 +112,19 @@ def require_tokens(
                 possible[token], f"{where} needs one of {possible.sum()} kept tokens, found {token}"
             )
     return len(batch) - answers.count(None)
+
+
+def _cause(request: CrossedRequest, answer: NamedToken, token: int, dtype: GumbelDtype) -> str:
+    """Say what decides for a token, and what is known of the one that was found."""
+    expected, lead = answer
+    if request.params.temperature == 0:
+        is_tied = request.row.x[token] == request.row.x[expected]
+        return f", found {token}" + ": both have the largest logit, and the lowest id counts" * bool(is_tied)
+    if lead == np.inf:
+        return f", the only kept one, found {token}"
+    is_kept = request.row.expected.possible[token]
+    same = "" if token // reference.TILE_SIZE == expected // reference.TILE_SIZE else ", of another tile"
+    return f" of {dtype} noise, found {token}" + (same if is_kept else ", which is not kept")
 
 
 def require_columns(
