@@ -223,7 +223,7 @@ def test_a_red_run_of_a_filter_tells_its_line_and_how_to_see_it_again():
     assert result.stdout.partition("\n\nreach\n")[2].partition("\n\n1 passed")[0] == (
         "  demanded  Some value keeps more than the largest token of a row and drops others.\n"
         "  found     the floor of 'acme' needs to keep several tokens and to drop others in some row, found all kept "
-        "or the largest alone in 12 rows; name values by --value if these are not the filter's\n"
+        "or the largest alone in 14 rows; name values by --value if these are not the filter's\n"
         "\n"
         "Again: tokendraw check --filter acme --device cpu --quick --value 0.5 --seed 7 --only reach"
     )

@@ -68,7 +68,7 @@ def test_without_a_definition_one_line_says_what_it_needs(dists):
             "definition",
             "half of them -inf, 21 finite logits, value 0.3: a floor of -0.56084 keeps 5",
         ),
-        (f"return ({STD}).unsqueeze(-1)", "form of the floor", "its floor needs shape [36], torch.float32"),
+        (f"return ({STD}).unsqueeze(-1)", "form of the floor", "its floor needs shape [42], torch.float32"),
         (
             "raise ZeroDivisionError('by 0')",
             "form of the floor",
@@ -77,7 +77,7 @@ def test_without_a_definition_one_line_says_what_it_needs(dists):
         ("return moments.std.mul_(-value)", "form of the floor", "its floor changed 'std' in place"),
         (f"return {STD} * min(1.0, float(value.sum()) + 99)", "no waiting", "no value on the host"),
         ("return -value * moments.std.clamp(max=9.0).mean()", "floors in float64", "found "),
-        ("return -value * ((moments.std + 1e6) - 1e6)", "floors in float64", " in float32 among 36 rows"),
+        ("return -value * ((moments.std + 1e6) - 1e6)", "floors in float64", " in float32 among 42 rows"),
         (f"return ({STD}).bfloat16().to(value.dtype)", "definition", "they differ in the token at y = "),
     ],
 )
