@@ -12,11 +12,10 @@ import torch
 
 import tokendraw
 import tokendraw_testing
-from command_line import FixedTimer, call, documented_keys, screen
+from command_line import FixedTimer, call, screen
 from fake_dists import EVERYTHING, plugin
 from tokendraw import html_pages
 from tokendraw_bench import run as _run
-from tokendraw_bench.commands.html import write_report
 from tokendraw_bench.timing import HostLoad
 from tokendraw_testing import Line, Report, Status
 from tokendraw_testing.kit import fuzz
@@ -40,13 +39,6 @@ TINY = ("--batch", 2, "--vocab-size", 256)
 VERSIONS = (
     f"tokendraw {tokendraw.__version__}, torch {importlib_metadata.version('torch')}, "
     f"tokendraw-native {importlib_metadata.version('tokendraw-native')}"
-)
-HEAD = (
-    f"cpu, 2 threads, OMP_WAIT_POLICY unset: {VERSIONS}.\n"
-    "T = 0.8, k = 50, p = 0.9, min-p = 0.05; seeded rows, float32 noise. Medians of 15, in turns; a clock\n"
-    "that stands. In brackets the ratio to the read; ± half the distance of the quartiles, where it is\n"
-    "over 5 %.\n"
-    "\n"
 )
 
 
@@ -80,13 +72,6 @@ def test_a_busy_machine_is_told_of_on_stderr_above_the_notes_and_in_json(fixed, 
         "The machine was busy: 3.9 programs were at work on 2 cores before the run"
     )
     assert (found["notes"][0], result.stderr) == (found["busy"], f"{found['busy']}\n")
-
-
-def test_every_key_is_documented(fixed):
-    found = json.loads(bench(*TINY, "--filters", "none", "--sampler", "native", "--json").stdout)
-    (cell,) = found["cells"]
-    keys = {*found, *cell, *cell["read"], *cell["entries"]["native"]}
-    assert keys <= documented_keys(), keys - documented_keys()
 
 
 def test_the_table_is_written_as_markdown_below_the_command_that_repeats_it(fixed, tmp_path):
@@ -141,16 +126,6 @@ def test_the_page_of_a_run_is_that_of_its_saved_json(saved, tmp_path):
     source = (tmp_path / "bench.html").read_text(encoding="utf-8")
     assert "default-src 'none'" in source
     assert not re.search(r"\s(src|href)=|url\(|@import", source)
-
-
-def test_a_sweep_has_its_edges_and_words_have_bars(saved, tmp_path):
-    run = json.loads(saved.read_text(encoding="utf-8"))
-    for cell, special in zip(run["cells"], ("none", "seeded", "greedy", "top-k"), strict=True):
-        cell |= {"special": special, "batch": 2}
-        cell["entries"]["native"] |= {"edge": 3.0}
-    write_report(tmp_path / "x.html", run | {"sweeps": [run | {"sweep": "special-row", "title": "one row"}]})
-    assert "Edges of native: 4, up to 3.0 times." in text_of(tmp_path / "x.html")
-    assert '"type": "bar"' in (tmp_path / "x.html").read_text(encoding="utf-8")
 
 
 def test_lines_findings_and_places_of_a_check(no_libraries, monkeypatch, tmp_path):

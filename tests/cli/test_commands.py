@@ -151,16 +151,6 @@ def test_the_names_of_tokendraw_s_own_commands_are_reserved(install, name, owner
     assert "fake_greeting" not in sys.modules
 
 
-def test_a_name_claimed_twice_is_not_used_and_a_copy_further_on_the_path_is_no_rival(install):
-    install({"hello": "fake_greeting:hello"})
-    install({"hello": "fake_greeting:both"}, version="2.0")
-    assert call("hello", "hello", "world").stdout == "hello world\n"
-    install({"hello": "fake_greeting:both"}, name="other-tools", version="2.0")
-    why = "the name 'hello' is claimed by acme-tools 2.0 and other-tools 2.0; uninstall one of them"
-    result = call("hello", "world")
-    assert (result.exit_code, result.stderr) == (1, f"'hello' of acme-tools 2.0 cannot be used: {why}.\n")
-
-
 @pytest.mark.parametrize(("name", "part"), [("check", "testing"), ("new", "testing"), ("bench", "bench")])
 def test_a_missing_distribution_is_named_with_the_command_to_install(monkeypatch, name, part):
     everything = importlib_metadata.distributions

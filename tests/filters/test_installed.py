@@ -120,29 +120,6 @@ def test_without_third_parties_only_the_filters_of_tokendraw_are_left(dists, mon
     assert found("p_less") == ("available", None)
 
 
-def test_two_distributions_with_one_name_are_both_refused(dists):
-    install(dists)
-    install(dists, value="beta_filters:Acme", distribution="beta-filters")
-    records = [record for record in installed_filters() if record.name == "acme"]
-    assert [(str(record.state), record.reason) for record in records] == [
-        ("broken", "the name 'acme' is claimed by acme-filters and beta-filters; uninstall all but one")
-    ] * 2
-
-
-def test_the_names_of_tokendraw_s_own_filters_are_reserved(dists):
-    install(dists, name="p_less")
-    by_owner = {r.distribution: (str(r.state), r.reason) for r in installed_filters() if r.name == "p_less"}
-    assert by_owner == {
-        "tokendraw": ("available", None),
-        "acme-filters": (
-            "broken",
-            "the name 'p_less' is reserved for the distribution tokendraw, found it in acme-filters; rename the "
-            "entry point",
-        ),
-    }
-    assert SamplingParams(filters={"p_less": 1}).check()
-
-
 @pytest.mark.parametrize(
     ("name", "shown"), [("Acme", "'Acme'"), ("a-b", "'a-b'"), ("a" * 65, f"'{'a' * 65}'")]
 )

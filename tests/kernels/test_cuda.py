@@ -135,29 +135,6 @@ def bits(tensor):
     return tensor.view(torch.int32 if tensor.dtype == torch.float32 else torch.int16)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("biased", [False, True])
-def test_a_mask_keeps_edits_beside_forbidden_ids(dtype, biased):
-    """Programs have no order: reading, choosing and writing entire words might undo another program's edits."""
-    rows, vocab_size = 256, 8192
-    edited = list(range(0, vocab_size, 2))
-    bias = {"logit_bias": dict.fromkeys(edited[:1000], 3.0)} if biased else {}
-    params = tokendraw.SamplingParams(repetition_penalty=1.5, **bias)
-    slots = tokendraw.RequestSlots(rows, vocab_size // 2, vocab_size, device="cuda", max_bias=1000)
-    for slot in range(rows):
-        slots.add(slot, params, prompt_token_ids=edited)
-    logits = torch.randn(rows, vocab_size, device="cuda").to(dtype)
-    row_index = torch.arange(rows, device="cuda")
-    mask = torch.full((rows, vocab_size // 32), 0x55555555, dtype=torch.int32, device="cuda")  # the even ids
-    mask[:, ::3] = 0x55000055  # some words have vectors that are forbidden as a whole
-    expected = load_processor("native").process(logits.clone(), slots, row_index, mask)
-    processor, result = load_processor(), torch.empty_like(logits)
-    for _ in range(100):
-        result.copy_(logits)
-        processor.process(result, slots, row_index, mask)
-        assert torch.equal(bits(result), bits(expected))
-
-
 def requested(rows, vocab_size, limit):
     """Return slots whose requests have penalties, biases and bad words, and a prompt."""
     rng, slots = np.random.default_rng(4), tokendraw.RequestSlots(rows, limit, vocab_size, device="cuda")

@@ -77,16 +77,6 @@ def test_no_number_of_rows_compiles_anything(kernels, vocab_size, mode):
         assert compilations(kernels) == before, (rows, kind)
 
 
-def test_a_number_of_best_tokens_warms_up_its_search(kernels):
-    sampler = warm(logprobs=(300,))
-    before = compilations(kernels)
-    assert before["row_logprobs"] > 0
-    for n in (257, 300, 1000):
-        metadata = SamplingMetadata.from_params([SamplingParams(logprobs=n)] * 2, positions=range(2))
-        sampler.sample(torch.zeros(2, V, dtype=torch.bfloat16), metadata)
-        assert compilations(kernels) == before, n
-
-
 @pytest.mark.parametrize("vocab_size", VOCABULARIES)
 @pytest.mark.fast_first
 def test_rows_and_parameters_inside_larger_tensors_compile_nothing(kernels, vocab_size):
@@ -169,19 +159,6 @@ def test_no_number_of_requests_and_drafts_compiles_anything(kernels, known, mode
     assert before["accept_drafts"] > 0
     verify(sampler, known, mode, sizes=(2, 16, 31, 128, 129), vocab_size=3001)
     assert compilations(kernels) == before
-
-
-@pytest.mark.parametrize("kind", ["plain", "mixed"])
-@pytest.mark.parametrize("known", ["draft_logits", "draft_probs", None])
-def test_a_verification_draws_large_sets_with_the_kernel_of_samples(kernels, kind, known):
-    """The kernel of large sets takes longest to compile."""
-    sampler = warm(batch_sizes=(1, 16))
-    before = compilations(kernels)
-    for drafts in layouts(3, 4, known, V):
-        sampler.verify(torch.zeros(drafts.num_rows, V, dtype=torch.bfloat16), drafts, metadata_of(3, kind))
-    after = compilations(kernels)
-    assert after["accept_drafts"] > before["accept_drafts"]
-    assert after["draw_large_sets"] == before["draw_large_sets"]
 
 
 # Loading.

@@ -14,7 +14,6 @@ from fake_dists import (
     NATIVE_SERVES,
     ONE_OF_THE_OPERATIONS,
     RECORD,
-    SERVED_BY_NATIVE,
     add_scaler,
     add_third_operation,
     discovered,
@@ -159,12 +158,6 @@ def test_what_a_plugin_says_of_it_and_its_object_are_held_against_its_record(dis
     assert "beta: tokendraw_build needs to return an object with a method scale, found Scaler" in only()
 
 
-def test_an_operation_can_be_switched_off(dists, monkeypatch):
-    monkeypatch.setenv("TOKENDRAW_DISABLE", "scale")
-    with pytest.raises(InvalidParameterError, match="is disabled: switched off by TOKENDRAW_DISABLE"):
-        tokendraw.load("scale")
-
-
 BROKEN = {
     "OPERATION = 3": "'scale_operation:OPERATION' needs to be a tokendraw.plugin.Operation, found int",
     RECORD.replace('"scale"', '"weigh"'): (
@@ -219,29 +212,6 @@ def test_an_operation_of_tokendraw_s_own_says_what_to_install():
 # The command line tells of it
 
 
-def test_it_is_listed_and_shown(dists):
-    add_scaler(dists, capabilities="roundings=('nearest', 'down')")
-    lines = call("list", "--operation", "scale").stdout.splitlines()
-    assert [line.split()[:2] for line in lines[1:3]] == [["acme", "available"], ["native", "unavailable"]]
-    assert f"needs the operation scale, found {NATIVE_SERVES}" in " ".join(" ".join(lines).split())
-    assert "needs the operation sample, found scale" in call("list").stdout
-    shown = call("show", "acme").stdout
-    assert shown.startswith("acme\n  summary       scales rows\n  state         available\n")
-    assert shown.endswith(
-        "\noperation scale\n"
-        "  device types        cpu\n"
-        "  compute capability  any\n"
-        "  ROCm architectures  any\n"
-        "  least SMs           0\n"
-        "  roundings           nearest, down\n"
-        "  negative            no\n"
-        "  graph safe          no\n"
-        "  sync free           no\n"
-    )
-    (entry,) = json.loads(call("show", "acme", "--json").stdout)["candidates"]
-    assert entry["operations"]["scale"]["roundings"] == ["nearest", "down"]
-
-
 def test_it_is_resolved_explained_and_given_its_own_need_by_the_names_of_its_fields(dists):
     add_scaler(dists, capabilities="roundings=('nearest', 'down')")
     ask = ("resolve", "--operation", "scale", "--device", "cpu")
@@ -267,9 +237,3 @@ def test_it_is_resolved_explained_and_given_its_own_need_by_the_names_of_its_fie
     words = "'rounding' of ScaleNeed needs 'nearest' or 'down', found 'up'. Pass one of these."
     assert refused.stderr.splitlines()[-1].removeprefix("Error: ") == words
     assert "'--dtype' is no part of what 'scale' may need. Leave it out." in usage.stderr
-
-
-def test_the_doctor_says_who_would_serve_it(dists):
-    add_scaler(dists)
-    report = call("doctor", "--no-build", "--json")  # another process knows no third operation
-    assert json.loads(report.stdout)["operations"] == {**SERVED_BY_NATIVE, "scale": "acme"}

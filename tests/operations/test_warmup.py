@@ -116,23 +116,6 @@ def test_requests_logits_and_ids_have_the_forms_that_were_asked_for():
             assert target.untyped_storage().data_ptr() != given.untyped_storage().data_ptr()
 
 
-def test_the_modes_and_kinds_of_drafts_are_those_that_were_asked_for():
-    backend, _ = warmed(**PLAIN, max_drafts=2)
-    assert {(mode, d.kind) for _, d, _, mode in backend.verified if d.max_drafts} == {("rejection", "logits")}
-    asked = {"verify_modes": ["rejection", "coupled"], "draft_kinds": ["probs", "chosen"]}
-    backend, _ = warmed(**PLAIN, max_drafts=2, **asked)
-    assert {(mode, drafts.kind, drafts.max_drafts) for _, drafts, _, mode in backend.verified} == {
-        ("rejection", "probs", 2),
-        ("rejection", "chosen", 2),
-        ("coupled", "probs", 2),
-        ("rejection", "chosen", 0),
-        ("coupled", "chosen", 0),
-    }
-    for q in (drafts.draft_probs for _, drafts, _, _ in backend.verified if drafts.draft_probs is not None):
-        assert (q.dtype, q.is_contiguous()) == (torch.float32, True)
-        assert (q.sum(-1) - 1).abs().max() < 1e-5
-
-
 PROBS_ALONE = VerifyCapabilities(verify_modes=("rejection",), draft_kinds=("probs",))
 """What a kernel takes that knows probabilities alone, as many drafts for every request, no seeds and no filters."""
 

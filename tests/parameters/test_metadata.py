@@ -181,15 +181,6 @@ def test_debug_looks_at_indices_that_changed_since(monkeypatch):
     )
 
 
-def test_kinds_of_rows_stay_known_when_positions_change_in_place():
-    """All columns arrive in a single allocation, and yet count their changes separately."""
-    metadata = SamplingMetadata.from_params(PARAMS, positions=[1, 2])
-    metadata.positions.add_(1)
-    assert metadata.row_kinds.is_current()
-    metadata.top_k.add_(1)
-    assert not metadata.row_kinds.is_current()
-
-
 # A step: other positions, the same requests
 
 
