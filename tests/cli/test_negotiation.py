@@ -33,8 +33,16 @@ def with_table(installed, **in_files):
 
 
 WORDS = {
-    **{"ALL": ALL, "BOOM": BOOM, "FUTURE": FUTURE, "OFF": OFF, "NATIVE": NATIVE, "FLASHINFER": FLASHINFER},
-    **{"H100": H100, "LAPTOP": LAPTOP, "about": about, "with_table": with_table},
+    "ALL": ALL,
+    "BOOM": BOOM,
+    "FUTURE": FUTURE,
+    "OFF": OFF,
+    "NATIVE": NATIVE,
+    "FLASHINFER": FLASHINFER,
+    "H100": H100,
+    "LAPTOP": LAPTOP,
+    "about": about,
+    "with_table": with_table,
     "RIVAL": replace(BOOM, name="native", distribution="rival-tokendraw"),
     "BOTH": about(
         NATIVE,

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from fake_dists import FakeDists
@@ -145,21 +144,6 @@ def _forking(preload: str) -> subprocess.Popen[str]:
     )
     atexit.register(process.communicate)
     return process
-
-
-def run_module(
-    module: str, *arguments: str, environ: Mapping[str, str], folder: Path | None = None, seconds: int = 400
-) -> subprocess.CompletedProcess[str]:
-    """Run a module like ``python -m``, after the import of torch, in ``folder``."""
-    code = f"""
-import contextlib, os, runpy, sys
-os.chdir({str(folder or Path.cwd())!r})
-with contextlib.suppress(ImportError):
-    import sitecustomize
-sys.argv = {[module, *arguments]}
-runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
-"""
-    return run_forked(code, environ, seconds=seconds)
 
 
 def run_forked(

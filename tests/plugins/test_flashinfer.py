@@ -12,8 +12,8 @@ import flashinfer_stand_in as stand_in
 import tokendraw_flashinfer
 from fake_candidates import H100
 from fake_dists import fake_dists
-from goodness_of_fit import FALSE_ALARM, INF, NAN, V, binomial_interval, chi_square, gaussians
-from tokendraw import BatchFacts, Drafts, Need, PluginError, SamplingMetadata, SamplingParams, operations
+from goodness_of_fit import NAN, V, gaussians
+from tokendraw import BatchFacts, Need, PluginError, SamplingMetadata, SamplingParams, operations
 from tokendraw.backends import proof
 from tokendraw.providers.resolve import gather
 from tokendraw.resolution import Choice
@@ -306,31 +306,6 @@ def test_more_than_kernels_can_count_is_verified_in_parts(version, max_elements,
     assert output.token_ids[1::2].tolist() == best[1::2].tolist()
 
 
-def test_a_grid_takes_at_most_its_limit_of_rows(verifier):
-    """65535 rows of the target, 3 a request."""
-    requests = 21_900
-    q = torch.full((1, 4), 0.25).expand(2 * requests, 4)
-    drafts = Drafts.from_counts(torch.zeros(2 * requests, dtype=torch.int64), [2] * requests, draft_probs=q)
-    metadata = SamplingMetadata(top_p=torch.full((3 * requests,), 0.9))
-    verifier.verify(torch.zeros(3 * requests, 4), drafts, metadata)
-    sizes = [len(found["probs"]) for found in calls_of("top_p_renorm_probs")]
-    assert sizes == [65535, 3 * requests - 65535]
-
-
-def test_unaligned_probabilities_are_copied(verifier):
-    inputs = torch.full((1 + 4 * 8,), 1 / 8)[1:].view(4, 8)
-    verify(verifier, gaussian(6, 8), [[1, 2], [3, 4]], SamplingParams(), draft_probs=inputs)
-    (arguments,) = calls_of("chain_speculative_sampling")
-    assert arguments["draft_probs"].data_ptr() % 16 == 0
-
-
-@pytest.mark.parametrize("shape", [(0, 50), (3, 1)])
-def test_batches_without_a_choice_launch_nothing(sampler, shape):
-    output = sampler.sample(torch.zeros(shape), metadata_of(TWO_FILTERS, shape[0]))
-    assert (output.token_ids.tolist(), output.valid.tolist()) == ([0] * shape[0], [True] * shape[0])
-    assert called() == []
-
-
 # What the kernels do not do by themselves.
 
 
@@ -358,34 +333,6 @@ def test_drafts_from_the_distribution_of_the_target_are_accepted_even_if_u_is_1(
     assert output.num_accepted.tolist() == [1] * 3000
 
 
-P = np.array([0.4, 0.3, 0.2, 0.1])
-RESIDUALS = {
-    **{
-        f"an impossible draft, q = {bad}": ([bad, 0.05, 0.5, 0.45], 0.0, [0.4, 0.25, 0.0, 0.0], bad == 0.0)
-        for bad in (0.0, -0.5, NAN, INF, -INF)
-    },
-    "invalid probabilities, which count as 0": ([0.8, NAN, -2.0, INF], 0.5, [0.0, 0.5, 1 / 3, 1 / 6], False),
-    "q above p everywhere, as after a sum in float16": (2 * P, 0.5, P, True),
-}
-"""Probabilities of the drafts, the share of accepted ones, where the next token comes from, and the flag."""
-
-
-@pytest.mark.parametrize(("q", "share", "residual", "is_valid"), RESIDUALS.values(), ids=RESIDUALS)
-@pytest.mark.fast_first
-def test_a_rejected_draft_is_replaced_from_the_residual(verifier, q, share, residual, is_valid):
-    """The rejected token may be drawn again; an empty residual gives way to the target."""
-    requests = 40_000
-    target = np.tile(np.log(P).astype(np.float32), (2 * requests, 1))
-    drafts = torch.tensor(np.asarray(q)).expand(requests, 4)
-    output = verify(verifier, target, [[0]] * requests, SamplingParams(), draft_probs=drafts)
-    rejected = output.num_accepted.numpy() == 0
-    low, high = binomial_interval(requests, 1 - share)
-    assert low <= rejected.sum() <= high
-    drawn = output.token_ids.numpy()[rejected, 0]
-    assert chi_square(drawn, np.array(residual) / np.sum(residual)) > FALSE_ALARM
-    assert output.valid.tolist() == [is_valid] * requests
-
-
 @pytest.mark.parametrize("outside", [-1, 50, 2**31 - 1, -(2**63)])
 def test_an_id_outside_the_vocabulary_is_rejected_and_reads_nothing(verifier, outside):
     """The plugin does not advertise such batches, but a caller may have promised that there are none."""
@@ -398,15 +345,6 @@ def test_an_id_outside_the_vocabulary_is_rejected_and_reads_nothing(verifier, ou
 
 
 # What it refuses.
-
-
-def test_what_it_offers_of_a_verification_is_what_its_kernel_does(version):
-    found = plugin.tokendraw_describe().operations["verify"]
-    assert (found.verify_modes, found.draft_kinds) == (("rejection",), ("probs", "logits"))
-    assert (found.ragged_drafts, found.placeholder_drafts, found.greedy) == (False, False, False)
-    assert (found.seeding, found.tie_rule, found.logprobs_modes) == ("launch", "value", ())
-    assert found.filter_orders == ("top_k_first", "joint")
-    assert [name for name, _ in found.filters] == ["top_k", "top_p", "min_p"]
 
 
 KNOWN_Q = {"draft_probs": torch.full((2, 300), 1 / 300)}

@@ -9,7 +9,6 @@ import sys
 import pytest
 
 import checkout
-import pages
 
 ROOT = checkout.ROOT
 
@@ -62,21 +61,6 @@ def test_make_mends_copies_before_it_runs_anything(target, mended, copy, tmp_pat
         assert first.endswith(" --no-deps --editable ./plugins/native")
         first = rest[0]
     assert first.startswith({"demo": "tokendraw list", "test": "python -m pytest"}[target])
-
-
-@needs_make
-@pytest.mark.slow
-def test_make_demo_shows_which_sampler_serves_and_draws_a_text(tmp_path):
-    """The words come from the documentation of the running Python."""
-    command = ["make", "demo", "--no-print-directory"]
-    command += [environment_of_make(tmp_path, 'exec "{python}" {words} "$@"')]
-    environ = pages.environment()
-    printed = subprocess.run(
-        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=True
-    ).stdout
-    assert printed.startswith("name ")
-    assert "\nsample on cpu: native\n" in printed
-    assert len(printed.partition("\nThe import statement")[2].split()) > 20
 
 
 @needs_make

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
-from trove_classifiers import classifiers
 
 import budgets
 import distributions
@@ -64,23 +63,6 @@ def test_requirements_among_distributions_are_of_this_version_or_later(name):
     for requirement in map(Requirement, own):
         assert str(requirement.specifier) == f">={VERSION}"
         assert requirement.extras <= set(MANIFESTS[requirement.name].get("optional-dependencies", {}))
-
-
-@by_name
-def test_the_metadata_of_each_distribution_are_complete(name):
-    manifest = MANIFESTS[name]
-    assert manifest["urls"] == MANIFESTS["tokendraw"]["urls"]
-    assert set(manifest["urls"]) == {"Repository", "Documentation", "Changelog", "Issues"}
-    assert manifest["license"] == "Apache-2.0"
-    assert manifest["keywords"]
-    assert manifest["requires-python"] == ">=3.11"
-    assert set(manifest["classifiers"]) <= classifiers
-    assert [line for line in manifest["classifiers"] if re.search(r"Python :: \d", line)] == PYTHONS
-    assert {"Typing :: Typed", "Topic :: Scientific/Engineering :: Artificial Intelligence"} <= set(
-        manifest["classifiers"]
-    )
-    for field in ("name", "description", "readme", "authors"):
-        assert manifest[field], field
 
 
 def test_ci_runs_every_python_of_the_classifiers_with_the_oldest_and_the_newest_upstream():
