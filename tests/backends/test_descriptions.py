@@ -16,7 +16,7 @@ from text_tables import agree, pairs
 from tokendraw import operations
 from tokendraw.backends.description.declared import rules_of
 from tokendraw.backends.discovery import discover
-from tokendraw.plugin import HostCapabilities, Release
+from tokendraw.plugin import HostCapabilities
 from tokendraw.resolution import State
 
 EVIL = r"\x1b[31mred\nforged line\u202e"
@@ -138,35 +138,8 @@ def test_every_field_of_the_capabilities_of_an_operation_is_validated(name):
     assert [field for field in promises & {*rules} if rules[field].fits(())] == []
 
 
-def test_a_sound_table_of_releases_is_kept_as_it_is(dists):
-    table = "OLD, Release('2', 'works'), Release('2.5.post1', 'works too', change='nothing')"
-    dists.add_plugin("acme", describing(f"on_releases({table})"))
-    upstream = discovered().info.upstream
-    assert upstream.releases == (
-        Release("0", "lacks it", refused=True),
-        Release("2", "works"),
-        Release("2.5.post1", "works too", change="nothing"),
-    )
-    assert upstream.found == {}
-
-
 def test_a_plugin_that_cannot_fit_anyway_is_not_probed(dists):
     dists.add_plugin("acme", plugin("acme", capabilities="device_types=('cuda',)", probe="1 / 0"))
     assert verdict() == (State.UNAVAILABLE, "needs a cuda device, found cpu")
     (on_gpu,) = [c for c in tokendraw.discover(host=H100) if c.name == "acme"]
     assert on_gpu.state is State.BROKEN
-
-
-@pytest.mark.parametrize(
-    ("name", "distribution", "whom"),
-    [("acme", "acme-tokendraw", "its author"), ("aiter", "tokendraw-aiter", "tokendraw's maintainers")],
-)
-def test_a_slow_probe_is_waited_for_and_reported_once_to_whoever_can_mend_it(
-    dists, monkeypatch, caplog, name, distribution, whom
-):
-    dists.add_plugin(name, plugin(name, probe="__import__('time').sleep(0.01)"), distribution=distribution)
-    monkeypatch.setattr(discover, "_SLOW_PROBE_SECONDS", 0.005)
-    assert [discovered(name).state for _ in range(2)] == [State.AVAILABLE] * 2
-    assert [record.getMessage() for record in caplog.records if f"'{name}'" in record.getMessage()] == [
-        f"tokendraw_probe of '{name}' took 0.0 s, needs less than 0.005 s. Report it to {whom}."
-    ]

@@ -29,35 +29,11 @@ class TestImportsAndProbes:
         exited = "loading 'fake_acme:plugin' raised SystemExit: 0"
         assert resolved(dists) == ["native", {"acme": ["broken", exited], "beta": ["broken", circular]}]
 
-    def test_a_plugin_that_discovers_while_it_is_discovered_is_fine(self, dists):
-        source = "import tokendraw; SEEN = [(c.name, c.state) for c in tokendraw.discover()]\n"
-        dists.add_plugin("acme", source + plugin("acme", priority=-1))
-        assert resolved(dists) == ["native", {"acme": ["available", "available, priority -1"]}]
-
     def test_an_interrupt_from_the_keyboard_ends_the_host_while_a_plugin_is_imported(self, dists):
         dists.add_plugin("acme", "raise KeyboardInterrupt")
         result = run(dists, "-c", RESOLVE)
         assert (result.returncode, result.stdout) == (-signal.SIGINT, "")
         assert result.stderr.endswith("\nKeyboardInterrupt\n")
-
-    def test_a_probe_that_changes_its_mind_is_asked_once_a_load_and_believed(self, dists):
-        probe = "ASKED.append(1) or (None if len(ASKED) % 2 else 'not now')"
-        source = plugin("acme", capabilities=EVERYTHING, probe=probe)
-        dists.add_plugin("acme", f"ASKED = []\n{source}")
-        code = """
-result = []
-for _ in range(3):
-    sampler = tokendraw.load_sampler(device="cpu")
-    asked = len(sys.modules["fake_acme"].ASKED)
-    result.append([asked, sampler.name, draw(sampler), reasons(sampler)["acme"]])
-result.append([text for _, text, _ in warned])
-"""
-        assert drawn(dists, code) == [
-            [1, "acme", [1, 0], "best available, priority 50"],
-            [2, "native", [1, 0], "not now"],
-            [3, "acme", [1, 0], "best available, priority 50"],
-            ["'acme' was passed over: not now. Using 'native'. Set TOKENDRAW_DISABLE=acme to silence this."],
-        ]
 
 
 class TestCalls:
@@ -105,25 +81,6 @@ result = [[attempt(lambda: draw(sampler)) for _ in range(2)], sampler.name, warn
         )
         error = ["RuntimeError", "no kernel image", note, "None"]
         assert drawn(dists, code, **settings) == [[error] * 2, "acme", []]
-
-    def test_a_call_that_exits_does_not_end_the_host(self, dists):
-        dists.add_plugin("acme", faulty("acme", "raise SystemExit(1)"))
-        code = """
-explicit = attempt(lambda: draw(tokendraw.load_sampler("acme", device="cpu")))
-sampler = tokendraw.load_sampler(device="cpu")
-result = [explicit, draw(sampler), sampler.name, [text for _, text, _ in warned]]
-"""
-        said = f"'acme' failed: its call raised SystemExit: 1 {HERE}"
-        note = (
-            "'acme' was asked for by the argument sampler=, so no other one takes over. "
-            "Leave out sampler= to let tokendraw choose."
-        )
-        assert drawn(dists, code) == [
-            ["PluginError", said, note, "SystemExit(1)"],
-            [1, 0],
-            "native",
-            [f"{said}. {SILENCE.format('acme')}"],
-        ]
 
     def test_a_companion_whose_call_raises_is_replaced_and_the_chosen_one_stays(self, dists):
         no_greedy = EVERYTHING.replace("greedy=True", "greedy=False")

@@ -10,7 +10,7 @@ from torch._dynamo.utils import counters
 import isolation
 import tokendraw
 from tokendraw import Drafts, Sampler, SamplerUnavailableError, SamplingMetadata, SamplingParams
-from tokendraw._torch.untraced import REASON, untraced
+from tokendraw._torch.untraced import REASON
 
 pytestmark = pytest.mark.filterwarnings("ignore:::torch[.]")  # what the compiler says of its own parts
 
@@ -90,30 +90,6 @@ def test_a_compiled_program_draws_the_tokens_of_the_eager_one(
         frames = dict(counters["frames"])
         compiled(hidden_states(7, sampler.device), metadata_of(7, sampler.device))
         assert dict(counters["frames"]) == frames  # a call costs no compilation of its own
-
-
-@pytest.mark.slow
-def test_parameters_and_drafts_may_be_laid_out_in_it(sampler: Sampler) -> None:
-    device = sampler.device
-
-    def step(hidden: torch.Tensor) -> list[list[int]]:
-        rows = hidden.shape[0]
-        positions = torch.arange(rows, device=device)
-        batch = SamplingMetadata.from_params(params(rows), device=device, positions=positions)
-        first = sampler.sample(model(hidden), batch).token_ids
-        second = sampler.draft(model(hidden), batch.with_positions(first)).token_ids
-        ready = SamplingMetadata(
-            temperature=hidden[:, 0].abs(), seed=first, positions=second, top_k=second % 9 + 1
-        )
-        third = sampler.sample(model(hidden), ready).token_ids
-        drafts = Drafts.from_lists([[5, 7], [11]], device=device)
-        requests = SamplingMetadata.from_params(params(2), device=device, positions=[3, 8])
-        chains = sampler.verify(model(hidden), drafts, requests)
-        return [first.tolist(), second.tolist(), third.tolist(), chains.token_ids.flatten().tolist()]
-
-    given = [hidden_states(5, device, seed) for seed in range(3)]
-    compiled = torch.compile(step, backend="eager")
-    assert [compiled(hidden) for hidden in given] == [step(hidden) for hidden in given]
 
 
 def test_unseeded_rows_draw_anew_at_each_call_and_manual_seed_repeats_them(sampler: Sampler) -> None:
@@ -197,19 +173,3 @@ def test_the_first_call_of_a_process_may_be_made_in_a_compiled_program(sampler: 
     arguments = f"import sys\nsys.argv[1:] = {[sampler.device.type, sampler.name, mode]}"
     result = isolation.run_forked(f"{arguments}\n{FIRST_CALL}", seconds=300)
     assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr
-
-
-def test_where_torch_has_no_switch_that_we_know_its_own_decorator_serves(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delattr(torch._C._dynamo.eval_frame, "set_eval_frame")
-    seen = []
-
-    @untraced
-    def call(x: torch.Tensor) -> torch.Tensor:
-        seen.append(type(x) is torch.Tensor and not torch.compiler.is_compiling())
-        return x.sum()
-
-    step = torch.compile(lambda x: call(x * 2) + 1, backend="eager")
-    assert [float(step(torch.ones(n))) for n in (2, 3)] == [5.0, 7.0]
-    assert seen == [True, True]

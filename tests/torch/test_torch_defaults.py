@@ -67,11 +67,11 @@ CASES = [(name, default) for name in ("cpu", "native") for default in DEFAULTS]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "default"), [*CASES, ("triton-gumbel", "; ".join(DEFAULTS[:2]))])
+@pytest.mark.parametrize(("name", "default"), [*CASES, ("triton_gumbel", "; ".join(DEFAULTS[:2]))])
 def test_before_a_load_and_before_a_call_the_defaults_change_nothing(name, default):
     if name == "cpu" and (reason := missing_library()):
         pytest.skip(f"the compiled sampler {reason}")
-    rows, size = (4, 300) if name == "triton-gumbel" else (256, 3000)
+    rows, size = (4, 300) if name == "triton_gumbel" else (256, 3000)
     folders = [ROOT / "tests/fakes", *ROOT.glob("plugins/*/src")]
     environ = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(map(str, folders))}
     program = PROGRAM.format(name=name, rows=rows, size=size, default=default)
