@@ -130,15 +130,6 @@ class TestBaselines:
             kept = set(reference.prepare(row, params).kept.nonzero()[0].tolist())
             assert {int(row.argmax())} <= set(tokens) <= kept
 
-    def test_dense_penalties_equal_native(self):
-        cell = replace(EDITED, edits="penalties", dtype="float32")
-        edited = []
-        for name in ("native", "torch-dense"):
-            call, logits = prepared(name, cell)
-            call.draw(logits)
-            edited.append(logits)
-        torch.testing.assert_close(*edited)
-
 
 FUSED = "cake_top_k_top_p_sampling_from_probs"
 FILTERS_OF_A_ROW = {"top_k": (torch.int32, 50), "top_p": (torch.float32, 0.9), "min_p": (torch.float32, 0.05)}

@@ -13,7 +13,6 @@ import torch
 import tokendraw
 import tokendraw_testing
 from command_line import FixedTimer, call, screen
-from fake_dists import EVERYTHING, plugin
 from tokendraw import html_pages
 from tokendraw_bench import run as _run
 from tokendraw_bench.timing import HostLoad
@@ -46,22 +45,6 @@ def test_a_run_has_a_row_a_cell_and_says_what_it_ran_on(fixed):
     result = bench(*TINY, "--sampler", "native", "--sampler", "torch-sort")
     assert result.stdout == screen("a run has a row a cell and says what it ran on")
     assert (result.stderr, result.exit_code) == ("", 0)
-
-
-def test_a_sampler_that_cannot_serve_shows_a_dash_and_the_reason(fixed, dists):
-    capabilities = EVERYTHING.replace("'counter'", "'launch'")
-    dists.add_plugin("acme", plugin("acme", capabilities=capabilities))
-    result = bench(*TINY, "--sampler", "torch-sort", "--sampler", "acme", "--filters", "none")
-    assert result.stdout.splitlines()[-5:] == [
-        "batch  vocabulary  dtype    filters  logits     nucleus  read us  torch-sort us  acme us",
-        "    2         256  float32  none     peaked-30       30     10.0   2,500 (250x)        -",
-        "",
-        "The read is the fastest of several: torch.sum.",
-        "acme: it does not serve seeded rows (1 of 1 cells).",
-    ]
-    unseeded = bench(*TINY, "--sampler", "acme", "--filters", "none", "--unseeded")
-    assert unseeded.stdout.splitlines()[-3].endswith("  11.0 (1.10x)")
-    assert "; unseeded rows, float32 noise. " in unseeded.stdout
 
 
 def test_a_busy_machine_is_told_of_on_stderr_above_the_notes_and_in_json(fixed, monkeypatch):

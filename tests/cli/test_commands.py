@@ -138,19 +138,6 @@ def test_a_broken_command_says_why_and_harms_no_other(install, value, source, wh
     assert call("list").exit_code == 0
 
 
-@pytest.mark.parametrize(("name", "owner"), [("list", "tokendraw"), ("check", "tokendraw-testing")])
-def test_the_names_of_tokendraw_s_own_commands_are_reserved(install, name, owner):
-    install({name: "fake_greeting:hello"})
-    why = (
-        f"the name {name!r} is reserved for the distribution {owner}, found it in acme-tools 1.0; "
-        "rename the entry point"
-    )
-    assert list(listed()) == OWN
-    assert listed("Commands that cannot be used") == {name: f"acme-tools 1.0: {why}"}
-    assert call(name, "--help").stdout.startswith(f"Usage: tokendraw {name} ")
-    assert "fake_greeting" not in sys.modules
-
-
 @pytest.mark.parametrize(("name", "part"), [("check", "testing"), ("new", "testing"), ("bench", "bench")])
 def test_a_missing_distribution_is_named_with_the_command_to_install(monkeypatch, name, part):
     everything = importlib_metadata.distributions

@@ -238,23 +238,3 @@ def test_what_an_adapter_says_is_shown_and_what_its_engine_prints_is_not(install
         "  Acme  1.2.0      1.1.0, 1.2.0  yes      would replace its sampler\n\n"
     ) in stdout
     assert "banner" not in stdout
-
-
-@pytest.mark.slow
-def test_an_adapter_that_is_broken_is_named_with_the_reason_beside_the_others(install):
-    install(
-        {
-            "acme": "fake_adapter:state",
-            "absent": "fake_adapter:absent",
-            "lethal": "fake_adapter:lethal",
-            "nothing": "fake_adapter:nothing",
-        }
-    )
-    states = json.loads(call("doctor", "--no-build", "--json").stdout)["engines"]
-    assert next(state for state in states if state["engine"] == "Acme")["applies"]
-    reasons = {state["engine"]: state["reason"] for state in states if not state["applies"]}
-    assert reasons["absent"] == (
-        "asking 'fake_adapter:absent' raised AttributeError: module 'fake_adapter' has no attribute 'absent'"
-    )
-    assert reasons["lethal"] == "asking 'fake_adapter:lethal' ended the process: exit status 7"
-    assert reasons["nothing"] == "'fake_adapter:nothing' needs to return an EngineState, found NoneType"

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 import tokendraw
 from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
-from fake_dists import EVERYTHING, install_limited, plugin
+from fake_dists import install_limited
 from tokendraw import SamplingMetadata, SamplingParams, TokendrawError
 from tokendraw.cli import drawing as _drawing
 from tokendraw.cli.drawing import DemoModel, documentation, read_logits
@@ -239,16 +239,6 @@ def test_in_a_sequence_row_i_stands_at_position_plus_i(equal_rows):
     token_ids = tokens(equal_rows, "--seed", 3, "--position", 7, "--sequence")
     assert len(set(token_ids)) > 30
     assert set(tokens(equal_rows, "--seed", 3, "--position", 11)) == {token_ids[4]}
-
-
-def test_a_sampler_without_a_valid_flag_says_nothing_about_the_rows(dists, tmp_path):
-    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("valid_flag=True, ", "")))
-    np.save(tmp_path / "nan.npy", np.array([[0, NAN, 1], [0, 1, 0]], np.float32))
-    result = call("sample", tmp_path / "nan.npy", "--device", "cpu")
-    assert result.stdout == "row  token  valid\n0    1      -\n1    1      -\n"
-    assert "not valid" not in result.stderr
-    rows = json.loads(call("sample", tmp_path / "nan.npy", "--device", "cpu", "--json").stdout)["rows"]
-    assert [row["valid"] for row in rows] == [None, None]
 
 
 class TestStandardInput:

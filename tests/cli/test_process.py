@@ -220,29 +220,6 @@ class TestAnInterruptAtStartUp:
         assert self.interrupted("torch", then) == ("", "", 130)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-def test_an_interrupt_exits_with_130_and_no_traceback():
-    code = (
-        "from tokendraw.cli import main, terminal\nterminal.SECONDS_PER_LINE = 0.2\n"
-        f"main({['generate', 'The', '-n', '1000000', *ON_CPU]!r})"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        preexec_fn=heed_interrupts,  # noqa: PLW1509
-    )
-    assert process.stderr is not None
-    while not process.stderr.readline().startswith("drawing, "):
-        pass
-    process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
-    assert (stdout, process.returncode) == ("", 130)
-    assert [line for line in stderr.splitlines() if not line.startswith("drawing, ")] == [""]
-
-
 @pytest.mark.parametrize(
     ("words", "completions"),
     [

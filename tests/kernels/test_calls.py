@@ -3,7 +3,6 @@ these read, what another call compiles anew, and what stays of a call.
 """
 
 import ctypes
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -344,30 +343,6 @@ def test_edits_are_compiled_for_the_types_of_a_call_and_for_nothing_else(kernels
 
 
 # What stays of a call.
-
-
-def test_threads_with_a_shared_sampler_draw_from_separate_batches(launched):
-    backend = here()
-    batches = [
-        (torch.zeros(rows, V), metadata_of(*[params] * rows))
-        for rows in (1, 5, 9)
-        for params in (SEEDED, FILTERED, replace(FILTERED, seed=None))
-    ]
-
-    def draw_often(batch):
-        return [backend.sample(*batch).token_ids.data_ptr() for _ in range(30)]
-
-    with ThreadPoolExecutor(len(batches)) as pool:
-        outputs = list(pool.map(draw_often, batches))
-    drawn = {}
-    for name, grid, arguments, _ in launched:
-        if name == DRAWS:
-            seen = (grid, group(arguments, RowParams).temperature)
-            drawn.setdefault(group(arguments, Logits).base, []).append(seen)
-    for (logits, metadata), places in zip(batches, outputs, strict=True):
-        assert drawn[logits.data_ptr()] == [((len(logits), 1, 1), metadata.temperature.data_ptr())] * len(
-            places
-        )
 
 
 # Streams.

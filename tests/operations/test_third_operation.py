@@ -148,16 +148,6 @@ def test_what_is_asked_of_it_and_what_it_returns_is_checked_in_words(dists):
     assert state(need=scale_need(rounding="down")) == (State.UNAVAILABLE, reason)
 
 
-def test_what_a_plugin_says_of_it_and_its_object_are_held_against_its_record(dists):
-    add_scaler(dists, capabilities="roundings=('up',)")
-    dists.add_plugin("beta", scaler("beta").replace("def scale", "def weigh"))
-    assert state() == (
-        State.BROKEN,
-        "ScaleCapabilities.roundings of the operation 'scale' needs a tuple of 'nearest' or 'down', found ('up',)",
-    )
-    assert "beta: tokendraw_build needs to return an object with a method scale, found Scaler" in only()
-
-
 BROKEN = {
     "OPERATION = 3": "'scale_operation:OPERATION' needs to be a tokendraw.plugin.Operation, found int",
     RECORD.replace('"scale"', '"weigh"'): (
@@ -210,30 +200,3 @@ def test_an_operation_of_tokendraw_s_own_says_what_to_install():
 
 
 # The command line tells of it
-
-
-def test_it_is_resolved_explained_and_given_its_own_need_by_the_names_of_its_fields(dists):
-    add_scaler(dists, capabilities="roundings=('nearest', 'down')")
-    ask = ("resolve", "--operation", "scale", "--device", "cpu")
-    assert call(*ask).stdout == "acme\n"
-    assert call(*ask, "--explain").stdout.startswith(
-        "scale on cpu: acme\n"
-        "\n"
-        "decisions\n"
-        "  acme    available    best available, priority 50\n"
-        "  native  unavailable  needs the operation scale, found process_logits, sample, score and verify\n"
-        "\n"
-        "who serves what\n"
-        "  acme    all calls but negative factors\n"
-        "  nobody  negative factors\n"
-    )
-    assert json.loads(call(*ask, "--json", "--need", "rounding=down").stdout)["need"] == {
-        "graph_safe": False,
-        "sync_free": False,
-        "rounding": "down",
-    }
-    refused, usage = call(*ask, "--need", "rounding=up"), call(*ask, "--dtype", "float16")
-    assert (refused.exit_code, usage.exit_code) == (2, 2)
-    words = "'rounding' of ScaleNeed needs 'nearest' or 'down', found 'up'. Pass one of these."
-    assert refused.stderr.splitlines()[-1].removeprefix("Error: ") == words
-    assert "'--dtype' is no part of what 'scale' may need. Leave it out." in usage.stderr

@@ -56,10 +56,6 @@ def test_the_plugin_builds_the_fastest_one():
         assert backend._context._target == TARGETS[0]
 
 
-def gaussian(*shape, seed=1):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 def rows_that_a_sample_misjudges():
     """A wide nucleus is guessed from every 16th vector or so: here these alone are large, or small."""
     size = 1 << 17
@@ -84,10 +80,6 @@ def rows_with_a_large_logit_that_a_sample_misses():
     ]
 
 
-def rows_of_which_every_token_is_ranked():
-    return gaussian(6, 1500), [SamplingParams(top_p=0.9, seed=row, logprobs=-1) for row in range(6)]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
@@ -95,7 +87,6 @@ def rows_of_which_every_token_is_ranked():
     [
         rows_that_a_sample_misjudges,
         rows_with_a_large_logit_that_a_sample_misses,
-        rows_of_which_every_token_is_ranked,
     ],
 )
 @pytest.mark.fast_first

@@ -1,7 +1,6 @@
 """Loading: what is built and wrapped, by arguments and settings, what is refused, and what is warned of."""
 
 import sys
-import threading
 import warnings
 from functools import partial
 from pathlib import Path
@@ -299,25 +298,6 @@ class TestWarnings:
             assert str(raised.value) == (  # which claims nothing that does not happen
                 f"{message.replace(USING, '')} TOKENDRAW_STRICT=1 makes this warning an error."
             )
-
-    def test_a_plugin_that_is_passed_over_is_told_of_once_by_sixteen_threads_and_a_second_one_never(
-        self, dists, monkeypatch
-    ):
-        dists.add_plugin("acme", NO_LIBRARY)
-        names = []
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            threads = [
-                threading.Thread(target=lambda: names.append(load_sampler(device="cpu").name))
-                for _ in range(16)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        assert (names, len(caught)) == (["native"] * 16, 1)
-        dists.add_plugin("beta", "raise OSError('no libbeta')")
-        assert load_and_catch() == []
 
     @pytest.mark.parametrize("version", ["2.14.1+cpu", "2.15.0.dev20270101", "3.0"])
     def test_torch_is_the_programs_own_and_no_version_from_the_least_on_is_warned_of(
