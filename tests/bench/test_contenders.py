@@ -219,16 +219,3 @@ class TestFlashInfer:
     @pytest.mark.parametrize("cell", [replace(CELL, filters="top-p"), VERIFIED], ids=str)
     def test_a_version_without_a_seed_stays_out_of_graphs(self, monkeypatch, cell):
         assert not any(call.graph_safe for call, *_ in FlashInfer(monkeypatch, seed=()).drawn(cell))
-
-    @pytest.mark.parametrize(
-        ("cell", "part"),
-        [
-            (COUPLED, "the mode coupled"),
-            (replace(VERIFIED, filters="min-p"), "min_p per row"),
-            (replace(VERIFIED, filters="mixed", batch=5), "min_p per row"),
-        ],
-        ids=str,
-    )
-    def test_modes_and_filters_beyond_the_chain_are_not_timed(self, monkeypatch, cell, part):
-        with pytest.raises(SamplerUnavailableError, match=f"^it does not serve {part}$"):
-            [*FlashInfer(monkeypatch).drawn(cell)]

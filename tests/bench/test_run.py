@@ -192,14 +192,6 @@ class TestReports:
         assert (constant.as_json()["top_k"], "top_k" in swept.as_json()) == (50, False)
         assert [cell["top_k"] for cell in swept.as_json()["cells"]] == [50, 7]
 
-    def test_single_calls_show_the_largest_time_and_the_least_host_time(self):
-        single = of_acme((LARGE, 2.0), host_us=30.0, largest_us=3.0, least_host_us=29.0)
-        single = replace(single, lines=(*single.lines, replace(single.lines[0], entries={"acme": NO})))
-        assert header(single)[-4:] == ["acme us", "largest", "host us", "least host us"]
-        timed, failed = (row[-4:] for row in rows(single))
-        assert (timed, failed) == (["2.0 (2.00x)", "3.0 (1.50x)", "30.0", "29.0"], ["-"] * 4)
-        assert single.notes[-2] == "The read keeps the host for 7.0 to 7.0 us."
-
     @pytest.mark.parametrize(
         ("compares_with_first", "edges"),
         [

@@ -1,7 +1,6 @@
 """Timers on a fake clock, the reads that ratios refer to, the memory of a call, and warnings of a busy machine."""
 
 import itertools
-import os
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from tokendraw_bench.timing import (
     TimedCall,
     WallTimer,
     busy,
-    read_host_load,
 )
 
 MICROSECOND = 1e-6
@@ -149,15 +147,3 @@ class TestBusyMachines:
             return busy(load, spreads, threads=threads, repeats=15)
 
         assert (eval(f"told({signs})", {"told": told}) or "nothing") == said
-
-    @pytest.mark.parametrize(("load", "left"), [(30.0, 0.0), (63.5, 1.5), (None, None)])
-    def test_a_process_on_some_cores_shares_the_load_last(self, monkeypatch, load, left):
-        def getloadavg():
-            if load is None:
-                raise OSError
-            return load, 0.0, 0.0
-
-        monkeypatch.setattr(os, "cpu_count", lambda: 64)
-        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
-        monkeypatch.setattr(os, "getloadavg", getloadavg, raising=False)
-        assert read_host_load() == HostLoad(cores=2, load=left)

@@ -17,8 +17,6 @@ from tokendraw import html_pages
 from tokendraw_bench import run as _run
 from tokendraw_bench.timing import HostLoad
 from tokendraw_testing import Line, Report, Status
-from tokendraw_testing.kit import fuzz
-from tokendraw_testing.kit.fuzz_report import FuzzFinding, FuzzReport
 from tokendraw_testing.kit.matrix import places
 
 
@@ -129,19 +127,6 @@ def test_lines_findings_and_places_of_a_check(no_libraries, monkeypatch, tmp_pat
     assert f"--only '{EVIL}'" in text
     assert "Rows in 1 of 2 places. call dtype ids, up to kind of row rows" in text
     assert EVIL not in file.read_text(encoding="utf-8")
-
-
-def test_random_cases_of_a_check(no_libraries, monkeypatch, tmp_path):
-    finding = FuzzFinding(operation="sample", number=17, detail="token 5 needs a draw", times=3)
-    facts = {"device": "cpu", "quick": False, "seed": 0, "cases": {"sample": 1200}, "checks": 0, "jobs": 1}
-    facts |= {"left_out": ("score",), "looked": (), "places": PLACES, "elapsed": 1.0}
-    report = FuzzReport(sampler="native", findings=(finding,), **facts)
-    monkeypatch.setattr(fuzz, "fuzz", lambda *_, **__: report)
-    file = tmp_path / "fuzz.html"
-    assert call("check", "native", "--device", "cpu", "--fuzz", 9, "--html", file).exit_code == 1
-    assert "1,200 random cases of sample, none of score." in (text := text_of(file))
-    assert "sample, case 17 token 5 needs a draw 3 cases differ in numbers alone." in text
-    assert "--fuzz-case 0:17 Which rows were looked at? Rows in none of 2 places." in text
 
 
 @pytest.mark.parametrize(

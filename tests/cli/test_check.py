@@ -17,11 +17,10 @@ import tokendraw_testing
 from command_line import call, screen
 from fake_dists import deadly, fake_dists, plugin
 from tokendraw_testing import Line, Report, Status, properties
-from tokendraw_testing.commands.matrix_lines import print_matrix
 from tokendraw_testing.filter_check import line_names
 from tokendraw_testing.kit import fuzz
 from tokendraw_testing.kit.fuzz_report import FuzzFinding, FuzzReport
-from tokendraw_testing.kit.matrix import Place, places
+from tokendraw_testing.kit.matrix import Place
 from tokendraw_testing.kit.trial import MOST_CHECKS
 
 HEADING = (
@@ -345,28 +344,3 @@ def test_kept_sets_are_counted_by_operation_and_way():
     assert result.stdout.startswith(HEADING + "way ")
     assert re.search(r"^verify: p +\d+ +0 +\d+ +1 *$", result.stdout, re.MULTILINE)
     assert re.search(r"^0 of \d+ rows wrong, in 1 batches\.$", result.stdout, re.MULTILINE)
-
-
-# Places without a look.
-
-
-DTYPES = ("float32", "bfloat16", "float16")
-SAMPLE = places(["sample"], DTYPES, None, ("greedy", "seeded", "unseeded"))
-
-
-def place(dtype, up_to, kind, call="sample"):
-    return Place(call, dtype, up_to, kind)
-
-
-LINES = [
-    ("greedy rows", ((place("float32", 1024, "greedy"), 5), (place("bfloat16", 131072, "greedy"), 1))),
-    ("output", ((place("float32", 1024, "unseeded"), 9), (place("float16", None, "seeded"), 2))),
-    ("sync-free", ()),
-]
-
-
-def test_a_line_has_a_letter_where_it_looked_and_dots_where_it_did_not(capsys):
-    print_matrix(LINES, SAMPLE)
-    assert capsys.readouterr().out == (
-        screen("a line has a letter where it looked and dots where it did not")
-    )

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 import tokendraw
 from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
-from fake_dists import install_limited
+from fake_dists import EVERYTHING, plugin
 from tokendraw import SamplingMetadata, SamplingParams, TokendrawError
 from tokendraw.cli import drawing as _drawing
 from tokendraw.cli.drawing import DemoModel, documentation, read_logits
@@ -262,10 +262,10 @@ def test_on_a_gpu_the_tokens_are_those_of_the_cpu(tmp_path):
 
 
 @pytest.fixture
-def limited(tmp_path, monkeypatch, story):
+def limited(dists, tmp_path, monkeypatch, story):
     """A sampler without seeds and greedy rows, a file of four rows, and a small language model."""
-    less = {"greedy": False, "seeding": "launch"}
-    monkeypatch.syspath_prepend(install_limited(tmp_path, less, less))
+    less = EVERYTHING.replace("greedy=True", "greedy=False").replace("'counter'", "'launch'")
+    dists.add_plugin("limited", plugin("limited", priority=-1, capabilities=less))
     monkeypatch.chdir(tmp_path)
     np.save("logits.npy", np.zeros((4, 5), np.float32))
 

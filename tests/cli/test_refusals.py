@@ -4,7 +4,6 @@ import io
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import click
@@ -179,12 +178,4 @@ def test_standard_input_without_logits_is_refused_in_one_line(content):
     assert result.stderr == (
         f"'standard input' needs to be a complete .safetensors file of numbers, found {len(content)} bytes "
         "that are not. Write it again.\n"
-    )
-
-
-@pytest.mark.parametrize(("library", "file"), [("numpy", "logits.npy"), ("safetensors", "two.safetensors")])
-def test_a_missing_library_of_a_format_is_named_with_the_command_that_brings_it(monkeypatch, library, file):
-    monkeypatch.setitem(sys.modules, library, None)
-    assert call("sample", file, *NATIVE_ON_CPU).stderr == (
-        f"'{file}' needs the library '{library}' to be read, found it not installed. Run `pip install {library}`.\n"
     )

@@ -73,29 +73,20 @@ def run(dists: FakeDists, *command: str, **settings: str) -> subprocess.Complete
     )
 
 
-def run_after_torch(dists: FakeDists, code: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run ``code`` in a host that imports torch first."""
-    return run_forked(code, _environ(dists, settings))
-
-
-def answer(dists: FakeDists, code: str, **settings: str) -> Any:
-    """Return the last line of a host as JSON, after exit code 0 and an empty stderr."""
-    return _answer(run(dists, "-c", code, **settings))
-
-
 def _answer(result: subprocess.CompletedProcess[str]) -> Any:
+    """Return the last line of a host as JSON, after exit code 0 and an empty stderr."""
     assert (result.returncode, result.stderr) == (0, "")
     return json.loads(result.stdout.splitlines()[-1])
 
 
 def resolved(dists: FakeDists, **settings: str) -> Any:
     """Return the chosen sampler on the CPU, and the state and reason of each plugin except native."""
-    return answer(dists, RESOLVE, **settings)
+    return _answer(run(dists, "-c", RESOLVE, **settings))
 
 
 def drawn(dists: FakeDists, code: str, **settings: str) -> Any:
     """Run the statements ``code`` after LOAD, and return the value of ``result``."""
-    return _answer(run_after_torch(dists, f"{LOAD}\n{code}\nprint(json.dumps(result))", **settings))
+    return _answer(run_forked(f"{LOAD}\n{code}\nprint(json.dumps(result))", _environ(dists, settings)))
 
 
 # Forks of a process that has imported torch, since the import outlasts most programs.

@@ -173,14 +173,6 @@ def values_at(address, dtype, count):
     return torch.frombuffer(bytearray(content), dtype=dtype).tolist()
 
 
-def spread(metadata, names=tuple(NAMES)):
-    """Copy parameters into tensors with a stride of 2."""
-    tensors = {name: getattr(metadata, name) for name in names}
-    return replace(
-        metadata, **{name: tensor.repeat_interleave(2).clone()[::2] for name, tensor in tensors.items()}
-    )
-
-
 def doubled(metadata):
     for name in NAMES:
         tensor = getattr(metadata, name)
@@ -195,13 +187,11 @@ def moved(metadata):
 
 CHANGES = {
     "in place": doubled,
-    "in place, apart": lambda metadata: doubled(spread(metadata)),
     "to new memory": moved,
     "to other positions": lambda metadata: metadata.with_positions(torch.arange(7, 7 + ROWS)),
     "to positions apart": lambda metadata: metadata.with_positions(torch.arange(2 * ROWS)[::2]),
     "to other requests": lambda metadata: metadata_of(*[replace(FILTERED, top_k=3, seed=2)] * ROWS),
     "to another dtype": lambda metadata: replace(metadata, temperature=metadata.temperature.float()),
-    "to one tensor apart": lambda metadata: spread(metadata, ("top_p",)),
 }
 
 

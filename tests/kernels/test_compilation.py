@@ -15,7 +15,6 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from tokendraw import Need, SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel import compilation
-from tokendraw_triton_gumbel.compilation import hold_lock
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import ROOT, compilations
 
@@ -160,28 +159,3 @@ def test_a_process_killed_during_a_compilation_blocks_no_process(start, tmp_path
     ready(second)
     first.kill()
     assert compilations_of(second) == 1
-
-
-def test_later_compilations_wait_for_the_first_but_for_no_failed_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(compilation, "_folder", lambda: tmp_path)
-    begun, order = threading.Event(), []
-
-    def first():
-        with hold_lock("a kernel"):
-            begun.set()
-            time.sleep(0.2)
-            order.append("first")
-
-    def other():
-        begun.wait(timeout=60)
-        with hold_lock("a kernel"):
-            order.append("other")
-
-    with ThreadPoolExecutor(3) as pool:
-        for done in [pool.submit(each) for each in (first, other, other)]:
-            done.result(timeout=60)
-    assert order == ["first", "other", "other"]
-    with pytest.raises(RuntimeError, match="ptxas"), hold_lock("a kernel"):
-        raise RuntimeError("ptxas is missing")
-    with hold_lock("a kernel"):
-        pass

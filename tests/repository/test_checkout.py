@@ -1,7 +1,5 @@
 """The tests run this checkout: pytest refuses copies in the environment, and make replaces copies."""
 
-import os
-import re
 import shutil
 import subprocess
 import sys
@@ -61,13 +59,3 @@ def test_make_mends_copies_before_it_runs_anything(target, mended, copy, tmp_pat
         assert first.endswith(" --no-deps --editable ./plugins/native")
         first = rest[0]
     assert first.startswith({"demo": "tokendraw list", "test": "python -m pytest"}[target])
-
-
-@needs_make
-def test_make_help_lists_the_targets():
-    # Not as a part of the make that may run this test, which would name its folders.
-    environ = {name: text for name, text in os.environ.items() if not name.startswith("MAKE")}
-    command = ["make", "help"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=environ)
-    targets = re.findall(r"^([\w-]+):.*  ## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    assert [line.split()[0] for line in result.stdout.splitlines()] == targets

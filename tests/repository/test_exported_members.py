@@ -137,18 +137,6 @@ def test_a_distribution_of_its_own_has_a_face_in_the_core(face, package):
     assert str(error.value) == f"module {face.__name__!r} has no attribute 'kit'"
 
 
-@pytest.mark.parametrize("part", ["testing", "bench"])
-def test_a_face_without_the_distribution_names_the_command_to_install(part, monkeypatch):
-    face = importlib.import_module(f"tokendraw.{part}")
-    monkeypatch.setitem(sys.modules, f"tokendraw_{part}", None)
-    with pytest.raises(ImportError) as error:
-        dir(face)
-    assert str(error.value) == (
-        f"'tokendraw_{part}' needs the distribution tokendraw-{part}, which is not installed; run "
-        f"`pip install ./{part}` in tokendraw's checkout."
-    )
-
-
 # ``help()`` of a public class describes each field: shapes, dtypes, units and the meaning of None.
 
 DESCRIBED = [

@@ -127,15 +127,6 @@ def test_the_front_leads_to_the_newest_version_and_the_menu_names_it(page, addre
     assert menu.first.inner_text().strip() == newest()
 
 
-def test_the_site_opens_from_a_disk(browser):
-    page = browser.new_page()
-    page.goto((SITE / newest() / "docs/index.html").as_uri())
-    page.get_by_role("link", name="operators.md").click()
-    assert page.url.endswith("docs/operators.html")
-    assert page.locator("h1").inner_text().startswith("For operators")
-    page.close()
-
-
 def test_the_newest_version_comes_first_and_a_release_before_its_candidates(tmp_path):
     for name in ("0.9.0", "0.10.0rc1", "0.10.0", "0.2.1"):
         (tmp_path / name).mkdir()
