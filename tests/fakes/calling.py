@@ -1,4 +1,4 @@
-"""Calls of samplers and of providers around a test's backend, and values read off the answer."""
+"""Calls of samplers and of providers around a test's backend, and how two answers are compared."""
 
 from __future__ import annotations
 

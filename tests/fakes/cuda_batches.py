@@ -1,4 +1,4 @@
-"""Batches of every kind on a CUDA device, and counters of the work of a call."""
+"""Batches of every kind on a CUDA device, the memory of a call, and operations that wait."""
 
 from itertools import accumulate
 

@@ -1,4 +1,4 @@
-"""Verifications by native, metadata of rows, and batches of requests."""
+"""Verifications by native, and metadata of rows."""
 
 import functools
 

@@ -1,5 +1,5 @@
 """Calls of triton-gumbel, with kernels that only note what they are given: which of them a call launches, which values
-these read, what another call compiles anew, and what stays of a call.
+these read, and what another call compiles anew.
 """
 
 import ctypes
@@ -330,9 +330,6 @@ def test_edits_are_compiled_for_the_types_of_a_call_and_for_nothing_else(kernels
     appending = compilations(kernels)["append_tokens"]
     process(few).append(few.tables, torch.tensor([2, 0, 1]), torch.tensor([4, 5, 6]))
     assert compilations(kernels)["append_tokens"] == appending
-
-
-# What stays of a call.
 
 
 # Streams.

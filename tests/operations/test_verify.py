@@ -1,4 +1,4 @@
-"""Verifications: rows of drafts, entries of requests or rows, worked examples; ``test_conformance.py`` runs the kit."""
+"""Verifications: rows of drafts, entries of requests or rows, shapes; ``test_conformance.py`` runs the kit."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What draws, logprobs and scores promise, by rows small enough to check by eye; the kit looks at all others."""
+"""What draws and logprobs promise, by rows small enough to check by eye; the kit looks at all others."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The compiled backend of CPUs: the kit in every instruction set, rows of its own shortcuts, threads."""
+"""The compiled backend of CPUs: the kit in every instruction set, rows of its own shortcuts, refusals."""
 
 import pytest
 import torch

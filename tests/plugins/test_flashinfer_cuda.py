@@ -1,6 +1,4 @@
-"""FlashInfer's kernels by every sequence of its version, and its verification of drafts, on a CUDA device with
-FlashInfer.
-"""
+"""FlashInfer's kernels by every sequence of its version, on a CUDA device with FlashInfer."""
 
 from dataclasses import replace
 
