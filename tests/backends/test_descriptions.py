@@ -143,3 +143,18 @@ def test_a_plugin_that_cannot_fit_anyway_is_not_probed(dists):
     assert verdict() == (State.UNAVAILABLE, "needs a cuda device, found cpu")
     (on_gpu,) = [c for c in tokendraw.discover(host=H100) if c.name == "acme"]
     assert on_gpu.state is State.BROKEN
+
+
+@pytest.mark.parametrize(
+    ("name", "distribution", "whom"),
+    [("acme", "acme-tokendraw", "its author"), ("aiter", "tokendraw-aiter", "tokendraw's maintainers")],
+)
+def test_a_slow_probe_is_waited_for_and_reported_once_to_whoever_can_mend_it(
+    dists, monkeypatch, caplog, name, distribution, whom
+):
+    dists.add_plugin(name, plugin(name, probe="__import__('time').sleep(0.01)"), distribution=distribution)
+    monkeypatch.setattr(discover, "_SLOW_PROBE_SECONDS", 0.005)
+    assert [discovered(name).state for _ in range(2)] == [State.AVAILABLE] * 2
+    assert [record.getMessage() for record in caplog.records if f"'{name}'" in record.getMessage()] == [
+        f"tokendraw_probe of '{name}' took 0.0 s, needs less than 0.005 s. Report it to {whom}."
+    ]

@@ -82,6 +82,25 @@ result = [[attempt(lambda: draw(sampler)) for _ in range(2)], sampler.name, warn
         error = ["RuntimeError", "no kernel image", note, "None"]
         assert drawn(dists, code, **settings) == [[error] * 2, "acme", []]
 
+    def test_a_call_that_exits_does_not_end_the_host(self, dists):
+        dists.add_plugin("acme", faulty("acme", "raise SystemExit(1)"))
+        code = """
+explicit = attempt(lambda: draw(tokendraw.load_sampler("acme", device="cpu")))
+sampler = tokendraw.load_sampler(device="cpu")
+result = [explicit, draw(sampler), sampler.name, [text for _, text, _ in warned]]
+"""
+        said = f"'acme' failed: its call raised SystemExit: 1 {HERE}"
+        note = (
+            "'acme' was asked for by the argument sampler=, so no other one takes over. "
+            "Leave out sampler= to let tokendraw choose."
+        )
+        assert drawn(dists, code) == [
+            ["PluginError", said, note, "SystemExit(1)"],
+            [1, 0],
+            "native",
+            [f"{said}. {SILENCE.format('acme')}"],
+        ]
+
     def test_a_companion_whose_call_raises_is_replaced_and_the_chosen_one_stays(self, dists):
         no_greedy = EVERYTHING.replace("greedy=True", "greedy=False")
         dists.add_plugin("acme", plugin("acme", capabilities=no_greedy))

@@ -215,7 +215,3 @@ class TestFlashInfer:
             fused = {"top_k_max": 50, "philox_seed": 1, "philox_offset": 0}
             expected = fused if names[-1] == FUSED else {"seed": 1, "offset": 0}
             assert {name: value for name, value in given if name in expected} == expected
-
-    @pytest.mark.parametrize("cell", [replace(CELL, filters="top-p"), VERIFIED], ids=str)
-    def test_a_version_without_a_seed_stays_out_of_graphs(self, monkeypatch, cell):
-        assert not any(call.graph_safe for call, *_ in FlashInfer(monkeypatch, seed=()).drawn(cell))

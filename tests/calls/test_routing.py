@@ -4,6 +4,7 @@ import gc
 import logging
 import weakref
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from calling import (
 from fake_candidates import EVERYTHING, PER_ROW, VERIFYING
 from fake_dists import EVERYTHING as SERVING
 from fake_dists import plugin
+from text_tables import pairs
 from tokendraw import (
     BatchFacts,
     Drafts,
@@ -361,32 +363,14 @@ def test_a_batch_is_captured_as_it_was_drawn_and_whole_if_its_indices_are_not_on
 # What the user hears
 
 
-@pytest.mark.parametrize(
-    ("metadata", "heard"),
-    [
-        (lambda: batch({4: SEEDED}), "seeded rows: they go to 'native'"),
-        (
-            lambda: batch({0: SEEDED, 1: SEEDED}, 3),
-            "seeded rows: they go to 'native', and with them the whole batch, since 1 of 3 rows would stay",
-        ),
-        (
-            lambda: SamplingMetadata(temperature=torch.ones(3)),
-            "greedy rows: they go to 'native', and with them the whole batch, since its metadata has no row_kinds",
-        ),
-        (
-            lambda: SamplingMetadata.from_params([GREEDY], row_index=torch.zeros(3, dtype=torch.int64)),
-            "greedy rows: they go to 'native', and with them the whole batch, since its row_index is not known on the "
-            "host",
-        ),
-    ],
-    ids=["rows", "few rows", "ready tensors", "slots on the device"],
-)
+@pytest.mark.parametrize(("metadata", "heard"), pairs(Path(__file__).with_name("heard.txt")))
 def test_what_is_routed_away_is_logged_once_with_its_reason(caplog, metadata, heard):
     sampler, _, _ = recorded()
     with caplog.at_level(logging.INFO, logger="tokendraw"):
         for _ in range(2):
-            sampler.sample(logits_of(metadata().num_rows or 3), metadata())
-    assert caplog.messages == [f"'acme' cannot serve {heard}"]
+            made = eval(metadata, globals())
+            sampler.sample(logits_of(made.num_rows or 3), made)
+    assert caplog.messages == [heard]
 
 
 # An explicit choice has a second companion, the machine's preferred sampler, where that serves all rows of a call

@@ -106,25 +106,21 @@ def test_the_command_in_the_docstring_of_the_face_works(install):
     assert call(name).stdout.startswith("state ")
 
 
-@pytest.mark.parametrize(
-    ("value", "source", "why"),
-    [
-        (
-            "fake_greeting:hello",
-            "import a_module_that_is_not_there",
-            "loading 'fake_greeting:hello' raised ModuleNotFoundError: No module named "
-            "'a_module_that_is_not_there' (fake_greeting.py:1)",
-        ),
-        (
-            "fake_greeting:hello",
-            "raise SystemExit('gone')",
-            "loading 'fake_greeting:hello' raised SystemExit: gone (fake_greeting.py:1)",
-        ),
-        ("fake_greeting:number", GREETING, "'fake_greeting:number' needs to be a click command, found int"),
-    ],
-)
-def test_a_broken_command_says_why_and_harms_no_other(install, value, source, why):
-    install({"hello": value}, source=source)
+LOADING = "loading 'fake_greeting:hello' raised "
+BROKEN = {
+    f"{LOADING}ModuleNotFoundError: No module named 'nonesuch' (fake_greeting.py:1)": (
+        "hello",
+        "import nonesuch",
+    ),
+    f"{LOADING}SystemExit: gone (fake_greeting.py:1)": ("hello", "raise SystemExit('gone')"),
+    "'fake_greeting:number' needs to be a click command, found int": ("number", GREETING),
+}
+
+
+@pytest.mark.parametrize("why", BROKEN)
+def test_a_broken_command_says_why_and_harms_no_other(install, why):
+    name, source = BROKEN[why]
+    install({"hello": f"fake_greeting:{name}"}, source=source)
     assert list(listed()) == OWN
     assert listed("Commands that cannot be used") == {"hello": f"acme-tools 1.0: {why}"}
     called = call("hello", "world", "--loud", "--json")

@@ -244,6 +244,17 @@ def test_in_a_sequence_row_i_stands_at_position_plus_i(equal_rows):
 class TestStandardInput:
     """``-`` as file: the content decides the format."""
 
+    @pytest.mark.parametrize("ending", [".npy", ".safetensors"])
+    def test_each_format_is_read(self, tmp_path, ending):
+        path = tmp_path / f"x{ending}"
+        np.save(path, LOGITS.numpy()) if ending == ".npy" else save_file({"logits": LOGITS}, path)
+        piped = sample("-", "--temperature", "0", standard_input=path.read_bytes())
+        assert piped.stdout == (
+            "row  token  valid\n0    2      yes\n1    2      no\n2    0      no\n3    1      yes\n"
+        )
+        assert piped.exit_code == 0
+        assert piped.stdout == sample(path, "--temperature", "0").stdout
+
     @pytest.mark.parametrize("option", ["--tensor", "--key"])
     def test_one_of_several_arrays_is_picked_by_name(self, tmp_path, option):
         save_file({"a": LOGITS, "b": LOGITS[3:].clone()}, tmp_path / "x.safetensors")

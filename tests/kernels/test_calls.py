@@ -290,15 +290,6 @@ def test_another_layout_compiles_kernels_only_where_they_would_differ(kernels, n
     assert sum(compilations(kernels).values()) == before + number
 
 
-def test_another_kind_of_request_is_served_by_what_is_compiled(kernels):
-    backend = here()
-    draw(backend, FILTERED)
-    before = compilations(kernels)
-    draw(backend, SamplingParams(top_k=9, top_p=0.5, min_p=0.1, filter_order="joint"))
-    draw(backend, *[FILTERED] * 127)
-    assert compilations(kernels) == before
-
-
 def test_ids_of_another_type_compile_anew_and_at_another_alignment_do_not(kernels):
     backend, numbers = here(), []
     for dtype in (torch.int64, torch.int32):

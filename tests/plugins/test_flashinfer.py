@@ -3,6 +3,7 @@ which batch, and what its kernels do not do by themselves.
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import tokendraw_flashinfer
 from fake_candidates import H100
 from fake_dists import fake_dists
 from goodness_of_fit import NAN, V, gaussians
+from text_tables import pairs
 from tokendraw import Need, PluginError, SamplingMetadata, SamplingParams, operations
 from tokendraw.backends import proof
 from tokendraw.providers.resolve import gather
@@ -136,26 +138,10 @@ def test_the_core_builds_and_proves_it(version, tmp_path, monkeypatch, operation
 # Which kernels serve which batch.
 
 
-KINDS = {
-    "no filter": (SamplingParams(temperature=0.7), ["softmax", "sampling_from_probs"]),
-    "min-p": (SamplingParams(min_p=0.1), ["softmax", "min_p_sampling_from_probs"]),
-    "top-k": (SamplingParams(top_k=4), ["softmax", "top_k_sampling_from_probs"]),
-    "top-k and min-p": (SamplingParams(top_k=4, min_p=0.1), ["softmax", "top_k_sampling_from_probs"]),
-    "top-p": (SamplingParams(top_p=0.8), ["softmax", "top_p_sampling_from_probs"]),
-    "both": (TWO_FILTERS, ["softmax", "top_k_renorm_probs", "top_p_sampling_from_probs"]),
-    "joint": (JOINT, ["softmax", "top_k_top_p_sampling_from_probs"]),
-    "both orders": (
-        [TWO_FILTERS, JOINT, JOINT],
-        ["softmax", "top_k_renorm_probs", "top_p_sampling_from_probs"],
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_go_to_their_entry_points(sampler, kind):
-    params, expected = KINDS[kind]
-    sampler.sample(gaussians(3), metadata_of(params, 3))
-    assert called() == expected
+@pytest.mark.parametrize(("requests", "functions"), pairs(Path(__file__).with_name("entry_points.txt")))
+def test_rows_go_to_their_entry_points(sampler, requests, functions):
+    sampler.sample(gaussians(3), metadata_of(eval(requests, globals()), 3))
+    assert " ".join(called()) == functions
 
 
 @pytest.mark.parametrize(

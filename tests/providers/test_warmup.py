@@ -182,6 +182,15 @@ class TestBatches:
 
         assert drawn_tokens(True) == drawn_tokens(False)
 
+    def test_it_is_refused_while_a_graph_is_captured(self, monkeypatch):
+        monkeypatch.setattr(warmup, "is_capturing", lambda: True)
+        with pytest.raises(InvalidInputError) as error:
+            warmed()
+        assert str(error.value) == (
+            "'warmup' needs a stream that captures no CUDA graph, found one that does: its calls would become part of "
+            "the graph. Call it before the capture."
+        )
+
     def test_a_sampler_that_fails_is_replaced_by_one_that_draws_every_kind(self, dists, warmup_on_a_cpu):
         source = faulty("acme", "if metadata.facts.any_joint: raise RuntimeError('no kernel image')")
         dists.add_plugin("acme", source)

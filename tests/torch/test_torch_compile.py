@@ -10,7 +10,7 @@ from torch._dynamo.utils import counters
 import isolation
 import tokendraw
 from tokendraw import Drafts, Sampler, SamplerUnavailableError, SamplingMetadata, SamplingParams
-from tokendraw._torch.untraced import REASON
+from tokendraw._torch.untraced import REASON, untraced
 
 pytestmark = pytest.mark.filterwarnings("ignore:::torch[.]")  # what the compiler says of its own parts
 
@@ -173,3 +173,19 @@ def test_the_first_call_of_a_process_may_be_made_in_a_compiled_program(sampler: 
     arguments = f"import sys\nsys.argv[1:] = {[sampler.device.type, sampler.name, mode]}"
     result = isolation.run_forked(f"{arguments}\n{FIRST_CALL}", seconds=300)
     assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr
+
+
+def test_where_torch_has_no_switch_that_we_know_its_own_decorator_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(torch._C._dynamo.eval_frame, "set_eval_frame")
+    seen = []
+
+    @untraced
+    def call(x: torch.Tensor) -> torch.Tensor:
+        seen.append(type(x) is torch.Tensor and not torch.compiler.is_compiling())
+        return x.sum()
+
+    step = torch.compile(lambda x: call(x * 2) + 1, backend="eager")
+    assert [float(step(torch.ones(n))) for n in (2, 3)] == [5.0, 7.0]
+    assert seen == [True, True]
