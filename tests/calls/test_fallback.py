@@ -17,6 +17,7 @@ from tokendraw import (
     SamplerUnavailableError,
     SamplingMetadata,
     SamplingParams,
+    UntestedUpstreamWarning,
     load_sampler,
 )
 from tokendraw.calls.call import Call
@@ -325,6 +326,17 @@ def test_a_companion_and_a_successor_are_built_with_the_need_of_the_caller(dists
 
 
 # What the user reads
+
+
+def test_an_untested_upstream_of_the_successor_is_told_of_too(dists):
+    dists.add("beta-kernels", "2.5")
+    upstream = "tokendraw.plugin.Upstream('beta-kernels', '>=2,<3', ('2.1',))"
+    dists.add_plugin("acme", faulty("acme", FAILS))
+    dists.add_plugin("beta", plugin("beta", priority=40, capabilities=EVERYTHING, upstream=upstream))
+    sampler = load_sampler(device="cpu")
+    with pytest.warns(SamplerFallbackWarning), pytest.warns(UntestedUpstreamWarning, match="found 2.5"):
+        draw(sampler)
+    assert sampler.name == "beta"
 
 
 def test_a_plugin_is_told_of_once_whatever_it_raises_and_however_often_it_is_loaded(dists):
