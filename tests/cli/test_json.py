@@ -16,7 +16,7 @@ from tokendraw.cli import main
 
 TABLE = Path(__file__).parent / "json_keys.txt"
 SECTIONS = dict(
-    re.findall(r"^\[(.+)\]\n(.*?)\n\n", TABLE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    re.findall(r"^\[([^\n]+)\]\n(.*?)\n\n", TABLE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 )
 """The keys by command line; a command alone has the arguments of ARGUMENTS."""
 ELSEWHERE = {"host": "resolve", "candidates": "list", "candidate": "list", "resolution": "resolve"}
