@@ -31,7 +31,7 @@ define NO_COPIES
 @copies=$$($(BIN)/python tests/fakes/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
 endef
 
-.PHONY: demo help test test-all test-mutants test-threads test-engines test-engines-own test-reports test-site test-versions sanitize-cpu wheels-cpu check bench dist tour site clean
+.PHONY: demo help test test-all test-mutants test-engines test-engines-own test-reports test-site test-versions sanitize-cpu wheels-cpu check bench dist tour site clean
 
 demo: $(VENV)/.runtime $(COMPILED)/.ready  ## Draw text, and show which sampler drew it and why
 	$(NO_COPIES)
@@ -61,9 +61,6 @@ test-mutants: $(VENV)/.tools  ## Planted bugs, and MUTANTS generated ones, again
 	$(PIP) --no-deps mutmut libcst
 	OMP_NUM_THREADS=1 PYTHONPATH=tests/fakes $(BIN)/python -m mutants.report --processes $(PROCESSES)
 	PYTHONPATH=tests/fakes $(BIN)/python -m mutants.generated --count $(MUTANTS) --processes $(PROCESSES)
-
-test-threads: $(VENV)/.tools  ## A loaded object of every backend, called by two and by eight threads at once: twenty minutes
-	PYTHONPATH=$$(echo tests/fakes plugins/*/src | tr " " :) $(BIN)/python -m concurrent_calls
 
 test-engines: $(VENV)-sglang/.ready $(VENV)-vllm/.ready  ## The adapters to engines with the engines' own modules, which it downloads
 	OMP_NUM_THREADS=1 $(VENV)-sglang/bin/python -m pytest -W default tests/engines/test_sglang_*.py $(PYTEST)

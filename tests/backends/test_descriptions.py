@@ -16,7 +16,7 @@ from fake_dists import discovered, plugin, verdict
 from tokendraw import operations
 from tokendraw.backends.declared import rules_of
 from tokendraw.backends.discovery import discover
-from tokendraw.plugin import HostCapabilities, Release
+from tokendraw.plugin import HostCapabilities
 from tokendraw.resolution import State
 
 EVIL = r"\x1b[31mred\nforged line\u202e"
@@ -136,18 +136,6 @@ def test_every_field_of_the_capabilities_of_an_operation_is_validated(name):
         assert not rules[field.name].fits(object()), field.name
     promises = {"dtypes", "filter_orders", "gumbel_dtypes", "device_types", "rocm_archs"}
     assert [field for field in promises & {*rules} if rules[field].fits(())] == []
-
-
-def test_a_sound_table_of_releases_is_kept_as_it_is(dists):
-    table = "OLD, Release('2', 'works'), Release('2.5.post1', 'works too', change='nothing')"
-    dists.add_plugin("acme", describing(f"on_releases({table})"))
-    upstream = discovered().info.upstream
-    assert upstream.releases == (
-        Release("0", "lacks it", refused=True),
-        Release("2", "works"),
-        Release("2.5.post1", "works too", change="nothing"),
-    )
-    assert upstream.found == {}
 
 
 def test_a_plugin_that_cannot_fit_anyway_is_not_probed(dists):

@@ -55,24 +55,6 @@ class TestSoundPlugins:
         names = [c.name for c in tokendraw.discover(host=LAPTOP)]
         assert (names, {"acme", "beta"} <= set(names)) == (sorted(names), True)
 
-    def test_a_whole_module_can_be_the_plugin(self, dists):
-        source = """
-            import tokendraw
-
-            @tokendraw.plugin.hookimpl
-            def tokendraw_describe():
-                capabilities = tokendraw.plugin.Capabilities()
-                return tokendraw.plugin.PluginInfo(
-                    name="acme", api_version=1, priority=5, operations={"sample": capabilities}
-                )
-
-            @tokendraw.plugin.hookimpl
-            def tokendraw_build(device):
-                return None
-        """
-        dists.add("acme-tokendraw", plugins={"acme": "fake_acme"}, modules={"fake_acme": source})
-        assert verdict() == (State.AVAILABLE, None)
-
 
 class TestBrokenPlugins:
     def test_remains_without_metadata_are_broken_and_no_rival_of_the_reinstalled_plugin(self, dists):
@@ -124,10 +106,6 @@ class TestAdmission:
         assert module not in sys.modules
         resolution = tokendraw.resolve(host=LAPTOP)
         assert (resolution.chosen, resolution.warnings) == ("native", ())
-
-    def test_a_first_party_distribution_is_known_under_any_spelling(self, dists):
-        dists.add_plugin("aiter", plugin("aiter"), distribution="Tokendraw_Aiter")
-        assert (discovered("aiter").first_party, discovered("aiter").state) == (True, State.AVAILABLE)
 
     def test_two_distributions_of_one_name_are_not_imported_and_another_serves_unless_that_name_is_asked_for(
         self, dists, monkeypatch
@@ -202,11 +180,6 @@ class TestHostileTexts:
         (warning,) = caught
         logged = [record.getMessage() for record in caplog.records if record.levelno > logging.DEBUG]
         assert all(text.isprintable() for text in (str(warning.message), *logged))
-
-    def test_metadata_of_a_distribution_are_put_on_one_printable_line(self, dists):
-        metadata = "Name: acme\x1b[31m\nVersion: 1.0\x1b[31m\n"
-        dists.add("acme", plugins={"acme": "gone:plugin"}, metadata=metadata)
-        assert (discovered().distribution, discovered().version) == (r"acme\x1b[31m", r"1.0\x1b[31m")
 
     @pytest.mark.parametrize(
         ("name", "listed"),

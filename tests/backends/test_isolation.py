@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fake_dists import EVERYTHING, faulty, place, plugin
-from isolation import RESOLVE, answer, drawn, resolved, run
+from isolation import RESOLVE, drawn, resolved, run
 from tokendraw import SamplerFallbackWarning, SamplingMetadata, load_sampler
 
 HERE = place(faulty("acme", "raise"), "raise")
@@ -29,35 +29,11 @@ class TestImportsAndProbes:
         exited = "loading 'fake_acme:plugin' raised SystemExit: 0"
         assert resolved(dists) == ["native", {"acme": ["broken", exited], "beta": ["broken", circular]}]
 
-    def test_a_plugin_that_discovers_while_it_is_discovered_is_fine(self, dists):
-        source = "import tokendraw; SEEN = [(c.name, c.state) for c in tokendraw.discover()]\n"
-        dists.add_plugin("acme", source + plugin("acme", priority=-1))
-        assert resolved(dists) == ["native", {"acme": ["available", "available, priority -1"]}]
-
     def test_an_interrupt_from_the_keyboard_ends_the_host_while_a_plugin_is_imported(self, dists):
         dists.add_plugin("acme", "raise KeyboardInterrupt")
         result = run(dists, "-c", RESOLVE)
         assert (result.returncode, result.stdout) == (-signal.SIGINT, "")
         assert result.stderr.endswith("\nKeyboardInterrupt\n")
-
-    def test_a_probe_that_changes_its_mind_is_asked_once_a_load_and_believed(self, dists):
-        probe = "ASKED.append(1) or (None if len(ASKED) % 2 else 'not now')"
-        source = plugin("acme", capabilities=EVERYTHING, probe=probe)
-        dists.add_plugin("acme", f"ASKED = []\n{source}")
-        code = """
-result = []
-for _ in range(3):
-    sampler = tokendraw.load_sampler(device="cpu")
-    asked = len(sys.modules["fake_acme"].ASKED)
-    result.append([asked, sampler.name, draw(sampler), reasons(sampler)["acme"]])
-result.append([text for _, text, _ in warned])
-"""
-        assert drawn(dists, code) == [
-            [1, "acme", [1, 0], "best available, priority 50"],
-            [2, "native", [1, 0], "not now"],
-            [3, "acme", [1, 0], "best available, priority 50"],
-            ["'acme' was passed over: not now. Using 'native'. Set TOKENDRAW_DISABLE=acme to silence this."],
-        ]
 
 
 class TestCalls:
@@ -161,22 +137,6 @@ def sixteen_times(call):
 
 
 class TestThreads:
-    def test_sixteen_threads_that_resolve_at_once_agree_and_import_each_plugin_once(self, dists):
-        slow = "import builtins, time; builtins.IMPORTED.append(__name__); time.sleep(0.05)\n"
-        dists.add_plugin("acme", slow + plugin("acme", capabilities=EVERYTHING))
-        dists.add_plugin("beta", slow + plugin("beta"))
-        dists.add_plugin("gone", "raise OSError('no libgone')")
-        code = f"""
-import builtins, json
-builtins.IMPORTED = []
-import tokendraw
-{SIXTEEN}
-results = sixteen_times(lambda: tokendraw.resolve(device="cpu"))
-same = all(result == results[0] for result in results)
-print(json.dumps([len(results), same, getattr(results[0], "chosen", str(results[0])), IMPORTED]))
-"""
-        assert answer(dists, code) == [16, True, "acme", ["fake_acme", "fake_beta"]]
-
     def test_sixteen_threads_whose_sampler_fails_build_one_successor_and_are_warned_once(self, dists):
         fault = "import time; time.sleep(0.05); raise RuntimeError('no kernel image')"
         dists.add_plugin("acme", faulty("acme", fault))

@@ -151,15 +151,6 @@ def test_what_brings_a_device_to_torch_is_taken_at_its_word_while_torch_is_not_l
     assert all("needs a name such as" in detected(device) for device in ("gpu", "meta"))
 
 
-@a_cpu_alone
-def test_without_a_gpu_the_default_is_the_cpu_and_asking_for_cuda_says_why_not():
-    reason = "sees no device" if torch.version.cuda or torch.version.hip else "is built for the CPU alone"
-    assert detected("cuda:0") == (
-        f"'cuda:0' needs a CUDA or ROCm device, found none to use: the installed torch {reason}. "
-        "Pass device='cpu', or mend that."
-    )
-
-
 def test_a_loaded_torch_tells_the_architecture_and_another_accelerator_goes_before_the_cpu(monkeypatch):
     properties = types.SimpleNamespace(name="AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-")
     cuda = types.SimpleNamespace(

@@ -12,7 +12,6 @@ from call_tables import pairs
 from tokendraw import SamplingParams
 from tokendraw_bench import make_inputs, mean_nucleus, metadata_of, operations
 from tokendraw_bench.cells import FAMILIES, UNUSUAL, Cell, min_vocab_size
-from tokendraw_bench.contenders import select_contenders
 from tokendraw_bench.operations.process_logits import BITMASKS, ProcessCell
 from tokendraw_bench.operations.verify import VerifyCell, draft_ids
 from tokendraw_bench.sweeps import SWEEPS
@@ -86,12 +85,6 @@ class TestRequests:
         }
         assert {name: getattr(need(replace(CELL, **own)), name) for name in own} == own
 
-    def test_a_renewed_batch_is_at_the_next_positions(self):
-        metadata = metadata_of(CELL, CPU)
-        operations.get("sample").renew(metadata)
-        assert metadata.positions.tolist() == [1, 2, 3, 4, 5]
-        operations.get("sample").renew(metadata_of(replace(CELL, seeded=False), CPU))
-
     @pytest.mark.parametrize(
         ("edits", "asked"), [("penalties", (True, False)), ("bitmask", (False, False)), ("all", (True, True))]
     )
@@ -130,11 +123,6 @@ class TestLogits:
         (logits,) = make_inputs(Cell(2, vocab_size, "float32", "none", family), CPU, 1)
         assert least <= mean_nucleus(logits) <= most
 
-    def test_mixed_nuclei_are_narrow_a_tenth_of_100_tokens_and_one_in_fifty_of_thousands(self):
-        (logits,) = make_inputs(Cell(50, 4000, "float32", "none", "mixed-nuclei"), CPU, 1)
-        widths = [mean_nucleus(row[None]) for row in logits]
-        assert (widths[0], widths[5::10], sorted(set(widths))) == (3200, [100] * 5, [1, 2, 3, 100, 3200])
-
     @pytest.mark.parametrize("family", FAMILIES)
     def test_the_measured_nucleus_equals_the_reference_and_every_run_makes_the_same_rows(self, family):
         cell = Cell(3, max(4000, min_vocab_size(family)), "bfloat16", "none", family)
@@ -163,15 +151,6 @@ class TestLogits:
         assert bool(finite.all()) == (family != "masked")
         assert finite[:, 2000].all()
 
-    def test_padding_is_behind_each_row_and_changes_no_logits(self):
-        plain, padded = (make_inputs(replace(CELL, row_padding=size), CPU, 1)[0] for size in (0, 3))
-        assert torch.equal(plain, padded)
-        assert (plain.stride(), padded.stride()) == ((300, 1), (303, 1))
-
-    def test_rows_without_room_for_a_nucleus_are_refused(self):
-        with pytest.raises(ValueError, match=r"^peaked-300 needs a vocabulary of 334 or more, found 333\.$"):
-            make_inputs(Cell(1, 333, "float32", "none", "peaked-300"), CPU, 1)
-
 
 class TestDrafts:
     def test_below_the_target_are_the_drafts_the_target_plus_noise_and_the_same_ids_are_drawn_from_all(self):
@@ -189,11 +168,3 @@ class TestDrafts:
             probability = best.softmax(-1)
             kept = probability.cumsum(-1) - probability < 0.9
             assert (draft.gather(-1, ids[:, None])[:, 0] >= best.where(kept, torch.inf).amin(-1)).all()
-
-    @pytest.mark.parametrize(("family", "filters"), [("peaked-7", "none"), ("gaussian", "both")])
-    def test_rejection_accepts_about_three_of_four(self, family, filters):
-        cell = replace(VERIFIED, batch=200, family=family, filters=filters, vocab_size=2000)
-        (native,), (buffer,) = select_contenders(("native",), CPU, "verify"), make_inputs(cell, CPU, 1)
-        (call,) = native.prepare(cell, metadata_of(cell, CPU), buffer)
-        accepted = call.draw(buffer).num_accepted
-        assert 0.6 < accepted.sum() / (accepted + 1).clamp(max=4).sum() < 0.9

@@ -9,12 +9,11 @@ import pytest
 import torch
 
 import tokendraw
-import tokendraw_native
 from fake_dists import EVERYTHING, plugin
 from tokendraw import Drafts, SamplerUnavailableError
 from tokendraw_bench import make_inputs, metadata_of, operations
 from tokendraw_bench.cells import FILTERS, KINDS, Cell
-from tokendraw_bench.contenders import find_unsupported_part, select_contenders
+from tokendraw_bench.contenders import select_contenders
 from tokendraw_bench.operations.process_logits import BOTH, ProcessCell
 from tokendraw_bench.operations.verify import VerifyCell, draft_ids
 from tokendraw_testing import reference
@@ -69,18 +68,6 @@ class TestPlugins:
         with pytest.raises(SamplerUnavailableError) as error:
             prepared("acme", replace(CELL, **changes))
         assert str(error.value) == reason
-
-    def test_drafts_beyond_the_capabilities_are_not_timed_and_all_requests_have_as_many_without_gaps(self):
-        native = tokendraw_native.plugin.tokendraw_describe().operations["verify"]
-        bench, (buffer,) = operations.get("verify"), make_inputs(VERIFIED, CPU, 1)
-        found = [
-            find_unsupported_part(bench, limited, VERIFIED, metadata_of(VERIFIED, CPU), buffer)
-            for limited in (
-                replace(native, draft_kinds=("probs",)),
-                replace(native, ragged_drafts=False, placeholder_drafts=False),
-            )
-        ]
-        assert found == ["drafts with logits", None]
 
     @pytest.mark.parametrize("filters", ["both", "kinds"])
     @pytest.mark.parametrize("cell", [VERIFIED, COUPLED], ids=["rejection", "coupled"])
@@ -142,22 +129,6 @@ class TestBaselines:
         for row, params, tokens in zip(logits.float().numpy(), cell.requests, drawn, strict=True):
             kept = set(reference.prepare(row, params).kept.nonzero()[0].tolist())
             assert {int(row.argmax())} <= set(tokens) <= kept
-
-    def test_the_pipeline_of_sorts_draws_by_the_softmax_of_the_kept_set(self):
-        logits = torch.full((1, 300), -50.0)
-        logits[0, [7, 200, 13]] = torch.tensor([2.0, 1.2, 0.4])
-        call, _ = prepared("torch-sort", Cell(1, 300, "float32", "top-k", "gaussian", seeded=False), logits)
-        counts = torch.bincount(torch.cat([call.draw(logits) for _ in range(4000)]), minlength=300)
-        assert (counts - 4000 * (logits / 0.8).softmax(-1)[0]).abs().max() < 5 * 4000**0.5 / 2
-
-    def test_dense_penalties_equal_native(self):
-        cell = replace(EDITED, edits="penalties", dtype="float32")
-        edited = []
-        for name in ("native", "torch-dense"):
-            call, logits = prepared(name, cell)
-            call.draw(logits)
-            edited.append(logits)
-        torch.testing.assert_close(*edited)
 
 
 FUSED = "cake_top_k_top_p_sampling_from_probs"
@@ -244,37 +215,3 @@ class TestFlashInfer:
             fused = {"top_k_max": 50, "philox_seed": 1, "philox_offset": 0}
             expected = fused if names[-1] == FUSED else {"seed": 1, "offset": 0}
             assert {name: value for name, value in given if name in expected} == expected
-
-    def test_logits_are_divided_by_the_temperature_and_the_chain_gets_both_distributions(self, monkeypatch):
-        _, divided = FlashInfer(monkeypatch).drawn(replace(CELL, filters="none"))
-        (_, (logits,), _), *_ = divided[2]
-        assert torch.allclose(logits, make_inputs(CELL, CPU, 1)[0] / 0.8)
-        for _, _, calls in FlashInfer(monkeypatch).drawn(replace(VERIFIED, filters="none")):
-            draft, ids, target = calls[-1][1]
-            probs = (make_inputs(VERIFIED, CPU, 1)[0] / 0.8).softmax(-1)
-            assert torch.allclose(target, probs[:15].view(3, 5, 300))
-            assert torch.allclose(draft, probs[15:].view(3, 4, 300))
-            assert torch.equal(ids, draft_ids(VERIFIED, CPU).view(3, 4).int())
-
-    @pytest.mark.parametrize(("name", "fused"), [("flashinfer-unfused", True), ("flashinfer-direct", False)])
-    def test_without_the_fused_sampler_the_other_ways_remain(self, monkeypatch, name, fused):
-        found = [*FlashInfer(monkeypatch, fused=fused).drawn(CELL, name)]
-        assert len(found) == 2
-        assert all(FUSED not in names for _, names, _ in found)
-
-    @pytest.mark.parametrize("cell", [replace(CELL, filters="top-p"), VERIFIED], ids=str)
-    def test_a_version_without_a_seed_stays_out_of_graphs(self, monkeypatch, cell):
-        assert not any(call.graph_safe for call, *_ in FlashInfer(monkeypatch, seed=()).drawn(cell))
-
-    @pytest.mark.parametrize(
-        ("cell", "part"),
-        [
-            (COUPLED, "the mode coupled"),
-            (replace(VERIFIED, filters="min-p"), "min_p per row"),
-            (replace(VERIFIED, filters="mixed", batch=5), "min_p per row"),
-        ],
-        ids=str,
-    )
-    def test_modes_and_filters_beyond_the_chain_are_not_timed(self, monkeypatch, cell, part):
-        with pytest.raises(SamplerUnavailableError, match=f"^it does not serve {part}$"):
-            [*FlashInfer(monkeypatch).drawn(cell)]

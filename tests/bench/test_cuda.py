@@ -1,9 +1,7 @@
 """``tokendraw bench`` on CUDA: graphs over buffers in rotation, calls outside of graphs, the read, memory."""
 
-import functools
 import json
 import math
-import operator
 
 import pytest
 import torch
@@ -47,16 +45,6 @@ def test_a_read_is_as_fast_as_a_memory_can_be_and_twice_the_bytes_take_about_twi
         return fastest
 
     assert 1.7 < us(1024) / us(512) < 2.3
-
-
-def test_every_read_pass_of_triton_folds_every_word(cuda):
-    pytest.importorskip("triton", reason="the other passes are torch's own")
-    logits = torch.randn(3, 5001, device=cuda).bfloat16()
-    words = floor.words_of(logits, torch.int32)
-    for name, reader in floor.readers(cuda).items():
-        if "Triton" in name:
-            folded = functools.reduce(operator.xor, reader.draw(logits).tolist())
-            assert folded == functools.reduce(operator.xor, words.tolist()), name
 
 
 def raise_when_captured(logits):
@@ -103,21 +91,6 @@ def test_calls_are_timed_by_every_plan(cuda, plan, filters):
     assert (found.how == "graph", found.host_us > 0) == (plan.graphs, True)
     assert (found.largest_us is not None) == (found.least_host_us is not None) == plan.single
     assert not plan.single or found.largest_us >= found.q3_us
-
-
-def test_samples_of_single_calls_take_every_buffer_in_turn(cuda):
-    counts, strides = torch.zeros(3, device=cuda), set()
-
-    def draw(logits):
-        strides.add(logits.stride())
-        counts.index_add_(0, logits[0, :1].long(), torch.ones(1, device=cuda))
-
-    timer = timer_for(cuda, 60, plan=SamplePlan(single=True, input_sets=3))
-    buffers = [torch.full((2, 299), float(index), device=cuda) for index in range(timer.buffers(1))]
-    padded = [torch.nn.functional.pad(logits, (0, 1))[:, :299] for logits in buffers]
-    found = timer.time({"draw": TimedCall(draw=draw)}, padded)["draw"]
-    assert (len(padded), strides, isinstance(found, Timing)) == (3, {(300, 1)}, True)
-    assert counts.min() >= 20  # 60 samples; those of the host are 20 at most, on all three
 
 
 @pytest.mark.parametrize(

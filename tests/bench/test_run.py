@@ -181,33 +181,6 @@ class TestReports:
             "Not in a graph, so that the time may be the host's: torch-sort.",
         ]
 
-    def test_the_notes_name_the_fastest_and_the_failed_ways(self):
-        a, b = timing(20.0), timing(15.0)
-        lines = [
-            line(SMALL, timing(10.0), {"acme": best}, ways={"acme": {"softmax, a": a, "b": other}})
-            for best, other in ((b, b), (a, NO), (a, NO))
-        ]
-        assert report(*lines, contenders=("acme",)).notes == [
-            "The read is the fastest of several: amax.",
-            "acme is the fastest of several: b; softmax, a.",
-            "acme by b: no (2 of 3 cells).",
-        ]
-
-    def test_notes_compare_the_slowest_unusual_logits_with_common_logits(self):
-        times = {"peaked-30": 10.0, "gaussian": 20.0, "equal": 30.0, "cauchy": 15.0}
-        found = of_acme(
-            *(
-                (replace(LARGE, family=family, filters=filters), us * factor)
-                for filters, factor in (("both", 1.0), ("none", 2.0))
-                for family, us in times.items()
-            ),
-            (replace(LARGE, filters="top-p"), 5.0),
-        )
-        assert found.notes[1:] == [
-            "acme: the slowest unusual logits take 1.50 times the slowest common ones under the same filters, 3.00 "
-            "times the fastest."
-        ]
-
     def test_an_optional_axis_and_one_of_a_single_value_have_a_column_where_cells_deviate(self):
         constant, swept = (
             of_acme((LARGE, 2.0)),
@@ -218,21 +191,6 @@ class TestReports:
         assert [[row[column] for column in columns] for row in rows(swept)] == [["none", "50"], ["5", "7"]]
         assert (constant.as_json()["top_k"], "top_k" in swept.as_json()) == (50, False)
         assert [cell["top_k"] for cell in swept.as_json()["cells"]] == [50, 7]
-
-    def test_single_calls_show_the_largest_time_and_the_least_host_time(self):
-        single = of_acme((LARGE, 2.0), host_us=30.0, largest_us=3.0, least_host_us=29.0)
-        single = replace(single, lines=(*single.lines, replace(single.lines[0], entries={"acme": NO})))
-        assert header(single)[-4:] == ["acme us", "largest", "host us", "least host us"]
-        timed, failed = (row[-4:] for row in rows(single))
-        assert (timed, failed) == (["2.0 (2.00x)", "3.0 (1.50x)", "30.0", "29.0"], ["-"] * 4)
-        assert single.notes[-2] == "The read keeps the host for 7.0 to 7.0 us."
-
-    @pytest.mark.parametrize(("nbytes", "text"), [(999, "999 B"), (2500, "2.5 KB"), (3_400_000, "3.4 MB")])
-    def test_memory_has_a_column_and_a_key(self, nbytes, text):
-        lines = [replace(one, memory={"acme": nbytes}) for one in of_acme((LARGE, 2.0)).lines]
-        measured = report(*lines, contenders=("acme",))
-        assert (header(measured)[-1], rows(measured)[0][-1]) == ("extra memory", text)
-        assert measured.as_json()["cells"][0]["entries"]["acme"]["extra_memory"] == nbytes
 
     @pytest.mark.parametrize(
         ("compares_with_first", "edges"),

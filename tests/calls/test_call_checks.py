@@ -3,8 +3,6 @@
 With the switch a fault is never hidden by a fallback; without it a wrong form counts as a call that raised.
 """
 
-import gc
-import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -142,13 +140,6 @@ def test_what_is_a_fault_of_a_plugin_in_which_words():
     assert faults.found(lambda: dict(globals())) == faults.text
 
 
-@pytest.mark.parametrize("switch", ["", "0"])
-def test_without_it_no_value_is_looked_at(dists, monkeypatch, switch):
-    monkeypatch.setenv("TOKENDRAW_DEBUG", switch)
-    dists.add_plugin("acme", faulty("acme", out("torch.tensor([0, 4])")))
-    assert load_sampler(device="cpu").sample(batch(), PLAIN).token_ids.tolist() == [0, 4]
-
-
 @pytest.mark.usefixtures("debug")
 def test_sound_calls_pass_and_nan_is_no_change():
     sampler = load_sampler("native", device="cpu")
@@ -262,19 +253,6 @@ def test_accepted_drafts_are_found_however_their_ids_lie(padded):
         verified(replace(sound, tokens=((1, 4, -1), (4, -1, -1), (2, 0, -1))), padded=padded)
 
 
-@pytest.mark.parametrize("mode", ["rejection", "coupled"])
-@pytest.mark.parametrize("kind", GIVEN)
-def test_sound_verifications_pass(kind, mode):
-    sampler = drafting(VERIFYING, debug=True)
-    target = torch.randn(6, V, generator=torch.Generator().manual_seed(1))
-    target[2, 1] = float("nan")
-    asking = SamplingMetadata.from_params([SamplingParams(temperature=0.5, logprobs=1)] * 3)
-    drafts = Drafts.from_lists([[1, -1], [], [9]], **GIVEN[kind])
-    assert sampler.verify(target, drafts, asking, mode=mode).token_ids.shape == (3, 3)
-    nobody = sampler.verify(target[:0], Drafts.from_lists([]), SamplingMetadata(), mode=mode)
-    assert nobody.token_ids.shape == (0, 1)
-
-
 def test_without_the_switch_no_value_of_a_verification_or_a_draft_is_looked_at():
     wrong = Faulty(((1, 9, 9), (4, 9, 9), (4, 9, 9)))
     assert verified(wrong, debug=False).token_ids.tolist() == [[1, 9, 9], [4, 9, 9], [4, 9, 9]]
@@ -330,15 +308,3 @@ def test_logits_and_offsets_that_changed_are_refused_after_calls_that_were_right
     refused(
         message, InvalidInputError, lambda: verifier.verify(torch.zeros(6, V), drafts, SamplingMetadata())
     )
-
-
-@pytest.mark.slow
-def test_metadata_that_is_kept_keeps_neither_logits_nor_samplers_alive():
-    (sampler, backend), metadata = recording(), SamplingMetadata.from_params([SamplingParams()] * 2)
-    logits = torch.zeros(2, V)
-    sampler.sample(logits, metadata)
-    gone = [weakref.ref(logits), weakref.ref(backend), weakref.ref(sampler)]
-    backend.logits.clear()
-    del logits, backend, sampler
-    gc.collect()
-    assert [ref() for ref in gone] == [None] * 3

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fake_dists import EVERYTHING, faulty, install_limited, place, plugin, serving_both
-from goodness_of_fit import DRAFT, RECOVERED, drawn_with, verified_with
+from fake_dists import EVERYTHING, faulty, place, plugin, serving_both
 from tokendraw import (
     Drafts,
     InvalidInputError,
@@ -297,16 +296,6 @@ def test_a_successor_that_fails_too_makes_room_for_the_next_in_the_same_call(dis
     }
 
 
-def test_a_successor_has_to_prove_itself_as_well(dists):
-    dists.add_plugin("acme", faulty("acme", FAILS))
-    beta = plugin("beta", priority=40, build="raise OSError('no nvcc')")
-    dists.add_plugin("beta", beta)
-    sampler = load_sampler(device="cpu")
-    assert warnings_of(lambda: draw(sampler)) == [FAILED + SILENCE]
-    here = place(beta, "no nvcc", "beta")
-    assert reasons(sampler)["beta"] == f"tokendraw_build raised OSError: no nvcc {here}"
-
-
 def test_rows_that_only_the_failed_companion_could_serve_are_refused_and_it_stays(dists, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
     dists.add_plugin("acme", plugin("acme", capabilities=NO_GREEDY))
@@ -324,23 +313,30 @@ def test_rows_that_only_the_failed_companion_could_serve_are_refused_and_it_stay
     assert (draw(sampler, PLAIN), sampler.resolution.companion) == ([1, 0], "beta")
 
 
-def test_those_who_stand_in_draw_with_the_noise_that_was_asked_for(dists, tmp_path, monkeypatch):
-    lacking, need = {"seeding": "launch", "batch_invariant": False}, Need(gumbel_dtype="fp64")
-    monkeypatch.syspath_prepend(install_limited(tmp_path, sample=lacking, verify=lacking))
-    routed = load_sampler("limited", device="cpu", need=need)
-    assert [drawn_with(routed), drawn_with(routed, DRAFT), verified_with(routed, RECOVERED)] == ["fp64"] * 3
-    assert routed.stats() == {"native": 12}
-    both = EVERYTHING + ", gumbel_dtypes=('fp32', 'fp64')"
-    dists.add_plugin("acme", faulty("acme", FAILS, capabilities=both, priority=900))
-    successor = load_sampler(device="cpu", need=need)
-    with pytest.warns(SamplerFallbackWarning, match="Using 'native' from here on"):
-        assert drawn_with(successor) == "fp64"
-    dists.add_plugin("beta", plugin("beta", capabilities=EVERYTHING, priority=900))
-    with pytest.raises(SamplerUnavailableError, match="the request needs fp64 noise, found fp32"):
-        load_sampler("beta", device="cpu", need=need)
+def test_a_companion_and_a_successor_are_built_with_the_need_of_the_caller(dists):
+    source = plugin(
+        "beta", priority=40, capabilities=EVERYTHING, build="BUILT[-1] = need; return ArgmaxSampler()"
+    )
+    dists.add_plugin("acme", faulty("acme", FAILS, capabilities=NO_GREEDY))
+    module, need = dists.add_plugin("beta", source), Need(valid_flag=True, logprobs_mode="processed_logprobs")
+    sampler = load_sampler(device="cpu", need=need)
+    with pytest.warns(SamplerFallbackWarning, match="Using 'beta'"):
+        assert [draw(sampler), draw(sampler, PLAIN)] == [[1, 0]] * 2
+    assert set(sys.modules[module].BUILT) == {need}
 
 
 # What the user reads
+
+
+def test_an_untested_upstream_of_the_successor_is_told_of_too(dists):
+    dists.add("beta-kernels", "2.5")
+    upstream = "tokendraw.plugin.Upstream('beta-kernels', '>=2,<3', ('2.1',))"
+    dists.add_plugin("acme", faulty("acme", FAILS))
+    dists.add_plugin("beta", plugin("beta", priority=40, capabilities=EVERYTHING, upstream=upstream))
+    sampler = load_sampler(device="cpu")
+    with pytest.warns(SamplerFallbackWarning), pytest.warns(UntestedUpstreamWarning, match="found 2.5"):
+        draw(sampler)
+    assert sampler.name == "beta"
 
 
 def test_a_plugin_is_told_of_once_whatever_it_raises_and_however_often_it_is_loaded(dists):
@@ -376,17 +372,6 @@ def test_strict_raises_the_warning_every_time_and_falls_back_never(dists, monkey
         )
         assert isinstance(raised.value.__cause__, RuntimeError)
     assert sampler.name == "acme"
-
-
-def test_an_untested_upstream_of_the_successor_is_told_of_too(dists):
-    dists.add("beta-kernels", "2.5")
-    upstream = "tokendraw.plugin.Upstream('beta-kernels', '>=2,<3', ('2.1',))"
-    dists.add_plugin("acme", faulty("acme", FAILS))
-    dists.add_plugin("beta", plugin("beta", priority=40, capabilities=EVERYTHING, upstream=upstream))
-    sampler = load_sampler(device="cpu")
-    with pytest.warns(SamplerFallbackWarning), pytest.warns(UntestedUpstreamWarning, match="found 2.5"):
-        draw(sampler)
-    assert sampler.name == "beta"
 
 
 # Verifications, and faults of the device
@@ -428,22 +413,15 @@ def test_a_verification_is_taken_over_from_what_was_given_and_so_are_drafts_from
     assert sampler.stats() == {"acme": 3, "native": 3}
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (RuntimeError("CUDA error: an illegal memory access was encountered\nSearch for it"), True),
-        (RuntimeError("HIP error: invalid device function"), True),
-        (getattr(torch, "AcceleratorError", RuntimeError)("CUDA error: misaligned address"), True),
-        (RuntimeError("CUDA error: out of memory"), False),
-        (torch.OutOfMemoryError("CUDA out of memory."), False),
-        (RuntimeError("The size of tensor a (2) must match the size of tensor b (3)"), False),
-        (OSError("CUDA error: no such file"), False),
-        (None, False),
-    ],
-    ids=str,
-)
-def test_what_is_a_fault_of_the_device(error, expected):
-    assert is_device_fault(error) is expected
+def test_what_is_a_fault_of_the_device():
+    faults = (
+        RuntimeError("CUDA error: an illegal memory access was encountered\nSearch for it"),
+        RuntimeError("HIP error: invalid device function"),
+        getattr(torch, "AcceleratorError", RuntimeError)("CUDA error: misaligned address"),
+    )
+    others = RuntimeError("CUDA error: out of memory"), RuntimeError("The size of tensor a (2) must match")
+    others += torch.OutOfMemoryError("CUDA out of memory."), OSError("CUDA error: no such file"), None
+    assert [*map(is_device_fault, (*faults, *others))] == [True] * 3 + [False] * 5
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import gc
 import logging
 import weakref
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import call_tables
+from call_tables import pairs
 from calling import (
     CPU,
     Recorded,
@@ -19,8 +21,6 @@ from calling import (
     loaded,
     pair,
     refused,
-    select,
-    selected,
     selection_of,
 )
 from fake_candidates import EVERYTHING, PER_ROW, VERIFYING
@@ -84,12 +84,6 @@ def lacking(capabilities, **fields):
 def test_who_serves_what_and_what_the_others_lack():
     table = call_tables.Table(__file__, "served.txt")
     assert table.found(lambda: dict(globals())) == table.text
-
-
-def test_a_limit_holds_for_all_that_a_batch_may_hold():
-    facts = replace(RowKinds.of([SamplingParams()]).facts, max_top_k=None)
-    limited = loaded("acme", None, replace(FILTERS_ONLY, max_top_k=8))
-    assert limited.reason_against(RowGroup(facts, V)) == "top_k above 8"
 
 
 @pytest.mark.parametrize(
@@ -369,32 +363,14 @@ def test_a_batch_is_captured_as_it_was_drawn_and_whole_if_its_indices_are_not_on
 # What the user hears
 
 
-@pytest.mark.parametrize(
-    ("metadata", "heard"),
-    [
-        (lambda: batch({4: SEEDED}), "seeded rows: they go to 'native'"),
-        (
-            lambda: batch({0: SEEDED, 1: SEEDED}, 3),
-            "seeded rows: they go to 'native', and with them the whole batch, since 1 of 3 rows would stay",
-        ),
-        (
-            lambda: SamplingMetadata(temperature=torch.ones(3)),
-            "greedy rows: they go to 'native', and with them the whole batch, since its metadata has no row_kinds",
-        ),
-        (
-            lambda: SamplingMetadata.from_params([GREEDY], row_index=torch.zeros(3, dtype=torch.int64)),
-            "greedy rows: they go to 'native', and with them the whole batch, since its row_index is not known on the "
-            "host",
-        ),
-    ],
-    ids=["rows", "few rows", "ready tensors", "slots on the device"],
-)
+@pytest.mark.parametrize(("metadata", "heard"), pairs(Path(__file__).with_name("heard.txt")))
 def test_what_is_routed_away_is_logged_once_with_its_reason(caplog, metadata, heard):
     sampler, _, _ = recorded()
     with caplog.at_level(logging.INFO, logger="tokendraw"):
         for _ in range(2):
-            sampler.sample(logits_of(metadata().num_rows or 3), metadata())
-    assert caplog.messages == [f"'acme' cannot serve {heard}"]
+            made = eval(metadata, globals())
+            sampler.sample(logits_of(made.num_rows or 3), made)
+    assert caplog.messages == [heard]
 
 
 # An explicit choice has a second companion, the machine's preferred sampler, where that serves all rows of a call
@@ -433,17 +409,6 @@ def test_rows_go_to_the_first_companion_that_serves_all_of_a_call(dists):
     )
     assert reasons["native"].endswith("; serves the rows that own cannot")
     assert "): go to fast, or else to native\n" in sampler.resolution.explain()
-
-
-def test_metadata_of_two_vocabularies_go_to_a_companion_that_serves_each():
-    companion, partial = Recorded(2), Recorded(3)
-    sampler = pair(Capabilities(), Recorded(1), companion)
-    select(sampler, partial_companion=loaded("fast", partial, replace(EVERYTHING, max_vocab_size=9)))
-    metadata = SamplingMetadata.from_params([SamplingParams(), GREEDY] * 20)
-    for size in (9, 10, 9):
-        sampler.sample(torch.zeros(40, size), metadata)
-    assert [logits.shape[1] for logits in partial.logits] == [9, 9]
-    assert [logits.shape[1] for logits in companion.logits] == [10]
 
 
 @pytest.mark.parametrize(
@@ -518,17 +483,3 @@ def verifier(lists, *, probs=False, **limits):
     ) as error:
         alone.verify(logits_of(drafts.num_rows), drafts, requests)
     return str(error.value).partition(", ")[0]
-
-
-def test_where_native_itself_cannot_serve_the_message_names_no_other_one_to_install():
-    sampler = load_sampler("native", device="cpu")
-    assert sampler.verify_resolution.chosen == "native"
-    native = selected(sampler, "verify").backend
-    limited = replace(native.capabilities, draft_kinds=("probs",))
-    select(sampler, loaded("native", native.object, limited, operation="verify"), operation="verify")
-    with pytest.raises(SamplerUnavailableError) as caught:
-        sampler.verify(logits_of(2), Drafts.from_lists([[1]]), SamplingMetadata.from_params([PLAIN]))
-    assert str(caught.value) == (
-        "'native' cannot serve drafts that were not drawn, which this batch may hold, and has no companion. Install "
-        "one that can, or, if the batch holds none, say so in SamplingMetadata.facts or Drafts."
-    )

@@ -12,15 +12,12 @@ import torch
 
 import tokendraw
 import tokendraw_testing
-from command_line import FixedTimer, call, documented_keys, screen
-from fake_dists import EVERYTHING, plugin
+from command_line import FixedTimer, call, screen
 from tokendraw import html_pages
 from tokendraw_bench import run as _run
-from tokendraw_bench.commands.html import write_report
 from tokendraw_bench.timing import HostLoad
 from tokendraw_testing import Line, Report, Status
-from tokendraw_testing.kit import run as running
-from tokendraw_testing.kit.report import FuzzFinding, FuzzReport, places
+from tokendraw_testing.kit.report import places
 
 
 @pytest.fixture
@@ -40,35 +37,12 @@ VERSIONS = (
     f"tokendraw {tokendraw.__version__}, torch {importlib_metadata.version('torch')}, "
     f"tokendraw-native {importlib_metadata.version('tokendraw-native')}"
 )
-HEAD = (
-    f"cpu, 2 threads, OMP_WAIT_POLICY unset: {VERSIONS}.\n"
-    "T = 0.8, k = 50, p = 0.9, min-p = 0.05; seeded rows, float32 noise. Medians of 15, in turns; a clock\n"
-    "that stands. In brackets the ratio to the read; ± half the distance of the quartiles, where it is\n"
-    "over 5 %.\n"
-    "\n"
-)
 
 
 def test_a_run_has_a_row_a_cell_and_says_what_it_ran_on(fixed):
     result = bench(*TINY, "--sampler", "native", "--sampler", "torch-sort")
     assert result.stdout == screen("a run has a row a cell and says what it ran on")
     assert (result.stderr, result.exit_code) == ("", 0)
-
-
-def test_a_sampler_that_cannot_serve_shows_a_dash_and_the_reason(fixed, dists):
-    capabilities = EVERYTHING.replace("'counter'", "'launch'")
-    dists.add_plugin("acme", plugin("acme", capabilities=capabilities))
-    result = bench(*TINY, "--sampler", "torch-sort", "--sampler", "acme", "--filters", "none")
-    assert result.stdout.splitlines()[-5:] == [
-        "batch  vocabulary  dtype    filters  logits     nucleus  read us  torch-sort us  acme us",
-        "    2         256  float32  none     peaked-30       30     10.0   2,500 (250x)        -",
-        "",
-        "The read is the fastest of several: torch.sum.",
-        "acme: it does not serve seeded rows (1 of 1 cells).",
-    ]
-    unseeded = bench(*TINY, "--sampler", "acme", "--filters", "none", "--unseeded")
-    assert unseeded.stdout.splitlines()[-3].endswith("  11.0 (1.10x)")
-    assert "; unseeded rows, float32 noise. " in unseeded.stdout
 
 
 def test_a_busy_machine_is_told_of_on_stderr_above_the_notes_and_in_json(fixed, monkeypatch):
@@ -79,13 +53,6 @@ def test_a_busy_machine_is_told_of_on_stderr_above_the_notes_and_in_json(fixed, 
         "The machine was busy: 3.9 programs were at work on 2 cores before the run"
     )
     assert (found["notes"][0], result.stderr) == (found["busy"], f"{found['busy']}\n")
-
-
-def test_every_key_is_documented(fixed):
-    found = json.loads(bench(*TINY, "--filters", "none", "--sampler", "native", "--json").stdout)
-    (cell,) = found["cells"]
-    keys = {*found, *cell, *cell["read"], *cell["entries"]["native"]}
-    assert keys <= documented_keys(), keys - documented_keys()
 
 
 def test_the_table_is_written_as_markdown_below_the_command_that_repeats_it(fixed, tmp_path):
@@ -142,16 +109,6 @@ def test_the_page_of_a_run_is_that_of_its_saved_json(saved, tmp_path):
     assert not re.search(r"\s(src|href)=|url\(|@import", source)
 
 
-def test_a_sweep_has_its_edges_and_words_have_bars(saved, tmp_path):
-    run = json.loads(saved.read_text(encoding="utf-8"))
-    for cell, special in zip(run["cells"], ("none", "seeded", "greedy", "top-k"), strict=True):
-        cell |= {"special": special, "batch": 2}
-        cell["entries"]["native"] |= {"edge": 3.0}
-    write_report(tmp_path / "x.html", run | {"sweeps": [run | {"sweep": "special-row", "title": "one row"}]})
-    assert "Edges of native: 4, up to 3.0 times." in text_of(tmp_path / "x.html")
-    assert '"type": "bar"' in (tmp_path / "x.html").read_text(encoding="utf-8")
-
-
 def test_lines_findings_and_places_of_a_check(no_libraries, monkeypatch, tmp_path):
     lines = (
         Line(name="top_p", status=Status.PASSED, detail="7 requests", checks=14, looked=((PLACES[0], 7),)),
@@ -167,19 +124,6 @@ def test_lines_findings_and_places_of_a_check(no_libraries, monkeypatch, tmp_pat
     assert f"--only '{EVIL}'" in text
     assert "Rows in 1 of 2 places. call dtype ids, up to kind of row rows" in text
     assert EVIL not in file.read_text(encoding="utf-8")
-
-
-def test_random_cases_of_a_check(no_libraries, monkeypatch, tmp_path):
-    finding = FuzzFinding(operation="sample", number=17, detail="token 5 needs a draw", times=3)
-    facts = {"device": "cpu", "quick": False, "seed": 0, "cases": {"sample": 1200}, "checks": 0, "jobs": 1}
-    facts |= {"left_out": ("score",), "looked": (), "places": PLACES, "elapsed": 1.0}
-    report = FuzzReport(sampler="native", findings=(finding,), **facts)
-    monkeypatch.setattr(running, "fuzz", lambda *_, **__: report)
-    file = tmp_path / "fuzz.html"
-    assert call("check", "native", "--device", "cpu", "--fuzz", 9, "--html", file).exit_code == 1
-    assert "1,200 random cases of sample, none of score." in (text := text_of(file))
-    assert "sample, case 17 token 5 needs a draw 3 cases differ in numbers alone." in text
-    assert "Which rows were looked at? Rows in none of 2 places." in text
 
 
 @pytest.mark.parametrize(

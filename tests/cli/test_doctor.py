@@ -4,10 +4,12 @@ import json
 import platform
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import tokendraw
+from call_tables import pairs
 from command_line import BOOM, FUTURE, OFF, be_on, call, screen
 from fake_candidates import FLASHINFER, H100, LAPTOP, NATIVE
 from fake_dists import EVERYTHING, fake_dists, place, plugin
@@ -48,82 +50,29 @@ def test_everything_wrong_comes_with_the_command_that_mends_it(on, monkeypatch):
     assert (result.stderr, result.exit_code) == ("", 0)
 
 
-RIVALS = [replace(BOOM, distribution=f"{name}-tokendraw") for name in "ab"]
-UPGRADE_BOOM = "pip install --upgrade boom-tokendraw (or switch it off: export TOKENDRAW_DISABLE=boom)"
-FAULTS = {
-    "a malformed setting": (
-        ("STRICT=maybe", LAPTOP, NATIVE),
-        None,
-        [
-            (
-                "'TOKENDRAW_STRICT' needs 0, 1, false or true, found 'maybe'. Set one of these, or unset it.",
-                None,
-            )
-        ],
-    ),
-    "a warning in strict mode": (
-        ("STRICT=1", LAPTOP, NATIVE, BOOM),
-        None,
-        [("'boom' was passed over: ", None), ("'boom' is broken: ", UPGRADE_BOOM)],
-    ),
-    "nothing installed": (("", LAPTOP), None, [("No plugin can serve the operation 'sample' on cpu", None)]),
-    "nothing that serves all": (
-        ("", H100, FLASHINFER),
-        "flashinfer",
-        [("No installed plugin serves greedy rows, seeded rows, ", None)],
-    ),
-    "an untested library": (
-        ("", H100, NATIVE, replace(FLASHINFER, upstream_version="0.7.9")),
-        "flashinfer",
-        [("'flashinfer' needs flashinfer-python >=0.6.7,<0.8 and was tested with ", None)],
-    ),
-    "a library out of range": (
-        ("", H100, NATIVE, replace(FLASHINFER, upstream_version="0.5")),
-        "native",
-        [("'flashinfer' is unavailable: ", "pip install 'flashinfer-python>=0.6.7,<0.8'")],
-    ),
-    "a plugin for another machine": (("", LAPTOP, NATIVE, FLASHINFER), "native", []),
-    "an older API": (
-        ("", H100, NATIVE, replace(FUTURE, info=replace(FUTURE.info, api_version=0))),
-        "native",
-        [("'future' is incompatible: ", "pip install --upgrade future-tokendraw")],
-    ),
-    "a squatter": (
-        ("", H100, NATIVE, replace(BOOM, name="aiter")),
-        "native",
-        [("'aiter' is broken: ", "pip uninstall boom-tokendraw")],
-    ),
-    "rivals": (
-        ("", H100, NATIVE, *RIVALS),
-        "native",
-        [("'boom' is broken: ", "pip uninstall b-tokendraw (or pip uninstall a-tokendraw)")],
-    ),
-    "a missing module": (
-        (
-            "",
-            H100,
-            NATIVE,
-            replace(BOOM, reason="raised ModuleNotFoundError: No module named 'acme_kernels'"),
-        ),
-        "native",
-        [("'boom' is broken: ", "export TOKENDRAW_DISABLE=boom")],
-    ),
+WORDS = {
+    "H100": H100,
+    "LAPTOP": LAPTOP,
+    "NATIVE": NATIVE,
+    "FLASHINFER": FLASHINFER,
+    "BOOM": BOOM,
+    "replace": replace,
 }
-"""Of each fault: a setting, the machine and its plugins; who is chosen; beginnings of problems, and what mends them."""
+WORDS["FUTURE_0"] = replace(FUTURE, info=replace(FUTURE.info, api_version=0))
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_each_fault_has_a_sentence_and_its_command(on, fault, monkeypatch):
-    (setting, host, *candidates), chosen, findings = FAULTS[fault]
-    on(host, candidates)
-    if setting:
-        monkeypatch.setenv(*f"TOKENDRAW_{setting}".split("="))
-    found = in_json()
-    assert found["chosen"] == chosen
-    assert [
-        (f["problem"][: len(begin)], f["mend"])
-        for f, (begin, _) in zip(found["findings"], findings, strict=True)
-    ] == findings
+@pytest.mark.parametrize(("call", "told"), pairs(Path(__file__).with_name("faults.txt")))
+def test_each_fault_has_a_sentence_and_its_command(on, monkeypatch, call, told):
+    def doctor(host, *candidates, **settings):
+        """Return who is chosen, each problem, and what mends it."""
+        on(host, candidates)
+        for name, value in settings.items():
+            monkeypatch.setenv(f"TOKENDRAW_{name}", value)
+        found = in_json()
+        findings = [text for finding in found["findings"] for text in (finding["problem"], finding["mend"])]
+        return "\n".join([f"chosen: {found['chosen']}", *filter(None, findings)])
+
+    assert eval(call, {**WORDS, "doctor": doctor}) == told
 
 
 STORED = "weights that were packed and stored have to be packed again"
@@ -157,15 +106,6 @@ def test_a_plugin_that_came_from_a_folder_is_not_upgraded_from_an_index(on, dist
 
 LIBACME = plugin("acme", capabilities=EVERYTHING, build="raise OSError('libacme.so: cannot open')")
 RAISED = f"tokendraw_build raised OSError: libacme.so: cannot open {place(LIBACME, 'raise OSError')}"
-BOTH = f"""return tokendraw.plugin.PluginInfo(
-            name="acme",
-            api_version=1,
-            priority=50,
-            operations={{
-                "sample": tokendraw.plugin.Capabilities({EVERYTHING}),
-                "process_logits": tokendraw.plugin.ProcessCapabilities(device_types=None),
-            }},
-        )"""
 
 
 def built(*operations):
@@ -220,21 +160,6 @@ def test_without_building_the_verdict_is_as_far_as_that_goes(dists):
 
 
 @pytest.mark.slow
-def test_after_a_plugin_ended_the_process_a_new_one_goes_on_with_the_next_operation(dists):
-    dies = "import os; os._exit(3) if operation == 'process_logits' else None; return ArgmaxSampler()"
-    dists.add_plugin("acme", plugin("acme", describe=BOTH, build=dies))
-    assert built("sample", "process_logits", "verify") == {
-        "sample": outcome(chosen="acme"),
-        "process_logits": outcome(
-            error="building 'acme' ended the process: exit status 3",
-            rejections={"acme": "building it ended the process: exit status 3"},
-            culprit="acme",
-        ),
-        "verify": outcome(chosen="native"),
-    }
-
-
-@pytest.mark.slow
 def test_a_plugin_that_hangs_is_ended_with_the_processes_that_it_started(dists, tmp_path, monkeypatch):
     beats = tmp_path / "beats"
     child = f"import time\nwhile True:\n open({str(beats)!r}, 'a').write('.'); time.sleep(.02)"
@@ -253,26 +178,6 @@ def test_a_plugin_that_hangs_is_ended_with_the_processes_that_it_started(dists, 
     assert count > 0
     time.sleep(0.2)
     assert beats.stat().st_size == count
-
-
-@pytest.mark.slow
-def test_the_companion_is_built_too_and_an_untested_library_of_the_successor_is_told_of(dists):
-    dists.add("beta-kernels", "2.5")
-    upstream = "tokendraw.plugin.Upstream('beta-kernels', '>=2,<3', ('2.1',))"
-    some = EVERYTHING.replace("greedy=True", "greedy=False")
-    dists.add_plugin("acme", LIBACME)
-    dists.add_plugin("beta", plugin("beta", priority=40, capabilities=some, upstream=upstream))
-    assert built("sample") == {
-        "sample": outcome(
-            chosen="beta",
-            companion="native",
-            rejections={"acme": RAISED},
-            warnings=[
-                "'beta' needs beta-kernels >=2,<3 and was tested with 2.1, found 2.5. "
-                "Set TOKENDRAW_DISABLE=beta to do without it."
-            ],
-        )
-    }
 
 
 FITS = """
@@ -317,23 +222,3 @@ def test_what_an_adapter_says_is_shown_and_what_its_engine_prints_is_not(install
         "  Acme  1.2.0      1.1.0, 1.2.0  yes      would replace its sampler\n\n"
     ) in stdout
     assert "banner" not in stdout
-
-
-@pytest.mark.slow
-def test_an_adapter_that_is_broken_is_named_with_the_reason_beside_the_others(install):
-    install(
-        {
-            "acme": "fake_adapter:state",
-            "absent": "fake_adapter:absent",
-            "lethal": "fake_adapter:lethal",
-            "nothing": "fake_adapter:nothing",
-        }
-    )
-    states = json.loads(call("doctor", "--no-build", "--json").stdout)["engines"]
-    assert next(state for state in states if state["engine"] == "Acme")["applies"]
-    reasons = {state["engine"]: state["reason"] for state in states if not state["applies"]}
-    assert reasons["absent"] == (
-        "asking 'fake_adapter:absent' raised AttributeError: module 'fake_adapter' has no attribute 'absent'"
-    )
-    assert reasons["lethal"] == "asking 'fake_adapter:lethal' ended the process: exit status 7"
-    assert reasons["nothing"] == "'fake_adapter:nothing' needs to return an EngineState, found NoneType"

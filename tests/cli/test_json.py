@@ -8,25 +8,17 @@ import click
 import numpy as np
 import pytest
 
-from command_line import ARGUMENTS, NATIVE_ON_CPU, OFF, be_on, call
+from command_line import ARGUMENTS, OFF, be_on, call
 from fake_candidates import FLASHINFER, LAPTOP
 from fake_dists import EVERYTHING, plugin
 from tokendraw.cli import drawing as _drawing
 from tokendraw.cli import main
 
 TABLE = Path(__file__).parent / "json_keys.txt"
-NATIVE = ("native", "--device", "cpu")
-LINES = {
-    **ARGUMENTS,
-    "show of a filter": ("p_less",),
-    "sample with logprobs": ("logits.npy", *NATIVE_ON_CPU, "--logprobs", "1"),
-    "check of a filter": ("--filter", "p_less", *NATIVE, "--quick", "--only", "reach"),
-    "check of a random case": (*NATIVE, "--quick", "--operation", "sample", "--fuzz-case", "0:1"),
-    "check of kept sets": (*NATIVE, "--kept-sets", "--fuzz-case", "0:1"),
-    "check without a run": ("--list", "--only", "sync-free"),
-    "check of no filter": ("--filter", "p_less", "--list"),
-}
-"""Command lines whose object is in the table, behind the words for them, of which the first is the command."""
+SECTIONS = dict(
+    re.findall(r"^\[([^\n]+)\]\n(.*?)\n\n", TABLE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+)
+"""The keys by command line; a command alone has the arguments of ARGUMENTS."""
 ELSEWHERE = {"host": "resolve", "candidates": "list", "candidate": "list", "resolution": "resolve"}
 """Objects of several commands, with the one whose keys the table has."""
 BY_NAME = {
@@ -62,19 +54,16 @@ def keys(command, value, path=""):
             yield from keys(command, inner, f"{path}.{key}".removeprefix("."))
 
 
-@pytest.mark.parametrize("words", LINES)
-def test_the_object_of_a_command_has_the_keys_of_the_table(words):
-    name = words.split()[0]
-    found = json.loads(call(name, *LINES[words], "--json").stdout)
+@pytest.mark.parametrize("line", SECTIONS)
+def test_the_object_of_a_command_has_the_keys_of_the_table(line):
+    name, *given = line.split()
+    found = json.loads(call(name, *(given or ARGUMENTS[name]), "--json").stdout)
     assert (found["schema_version"], found["error"]) == (1, None)
-    (section,) = re.findall(
-        rf"^\[{words}\]\n(.*?)\n\n", TABLE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
-    assert [*keys(name, found)] == section.splitlines()
+    assert [*keys(name, found)] == SECTIONS[line].splitlines()
 
 
 def test_the_table_has_every_command():
-    assert {words.split()[0] for words in LINES} == set(main.list_commands(click.Context(main)))
+    assert {line.split()[0] for line in SECTIONS} == set(main.list_commands(click.Context(main)))
 
 
 class TestAResultThatIsAnError:

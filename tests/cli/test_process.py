@@ -220,29 +220,6 @@ class TestAnInterruptAtStartUp:
         assert self.interrupted("torch", then) == ("", "", 130)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-def test_an_interrupt_exits_with_130_and_no_traceback():
-    code = (
-        "from tokendraw.cli import main, terminal\nterminal.SECONDS_PER_LINE = 0.2\n"
-        f"main({['generate', 'The', '-n', '1000000', *ON_CPU]!r})"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        preexec_fn=heed_interrupts,  # noqa: PLW1509
-    )
-    assert process.stderr is not None
-    while not process.stderr.readline().startswith("drawing, "):
-        pass
-    process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
-    assert (stdout, process.returncode) == ("", 130)
-    assert [line for line in stderr.splitlines() if not line.startswith("drawing, ")] == [""]
-
-
 @pytest.mark.parametrize(
     ("words", "completions"),
     [
@@ -258,21 +235,6 @@ def test_commands_options_and_samplers_are_completed(words, completions):
     completion = BashComplete(main, {}, "tokendraw", "_TOKENDRAW_COMPLETE")
     *before, last = words
     assert [item.value for item in completion.get_completions(before, last)] == completions
-
-
-def test_a_name_is_completed_without_running_the_plugin(dists):
-    dists.add_plugin("noisy", "raise SystemExit('imported')")
-    completion = BashComplete(main, {}, "tokendraw", "_TOKENDRAW_COMPLETE")
-    assert [item.value for item in completion.get_completions(["show"], "no")] == ["noisy"]
-
-
-def test_output_that_the_encoding_cannot_hold_is_escaped(dists):
-    dists.add_plugin("arrow", "raise RuntimeError('a \\u2192 b')")
-    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
-    result = run("list", env=environment)
-    assert result.returncode == 0
-    assert "raised RuntimeError: a \\u2192 b\n" in result.stdout
-    assert 'raised RuntimeError: a \\u2192 b"' in run("list", "--json", env=environment).stdout
 
 
 @pytest.fixture
@@ -317,17 +279,6 @@ class TestOnATerminal:
         lines = self.written(terminal, "-m", "tokendraw", "show", "native", TERM="dumb")
         assert max(map(len, lines)) <= 80
         assert any("device types" in line for line in lines)
-
-    @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-    @pytest.mark.parametrize("work", ["progress('at work')", "progress_bar(2, 'steps')"])
-    def test_what_is_said_during_work_stands_on_a_line_of_its_own(self, terminal, work, encoding):
-        code = (
-            "import click, time, warnings; from tokendraw.commands import progress, progress_bar\n"
-            f"with {work}:\n    time.sleep(0.3); click.echo('a warning', err=True); print('by a plugin')"
-        )
-        written = self.written(terminal, "-c", code, PYTHONIOENCODING=f"{encoding}:backslashreplace")
-        assert {"a warning", "by a plugin"} <= {line.rpartition("\x1b[2K")[2].strip() for line in written}
-        assert "\\u28" not in "".join(written)
 
 
 LOADS = {

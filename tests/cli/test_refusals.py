@@ -2,10 +2,8 @@
 
 import io
 import json
-import pickle
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import click
@@ -21,7 +19,6 @@ from tokendraw import operations
 from tokendraw.backends.discovery import entry_points
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.cli import main
-from tokendraw.cli.command import in_options
 
 TABLE = (Path(__file__).parent / "refusals.txt").read_text(encoding="utf-8")
 ROOT = click.Context(main)
@@ -62,6 +59,7 @@ def files(tmp_path_factory):
     save_file({"logits": ROWS, "other": ROWS + 1}, folder / "two.safetensors")
     save_file({f"layer{i}": ROWS + i for i in range(10)}, folder / "ten.safetensors")
     save_file({}, folder / "none.safetensors")
+    np.save(folder / "objects.npy", np.array([{}, 1], dtype=object))  # a pickle, which is not loaded
     np.save(folder / "raw.npy", np.zeros(3, dtype="V2"))  # how ml_dtypes saves bfloat16
     np.save(folder / "half.npy", ROWS.numpy())
     npy = (folder / "half.npy").read_bytes()
@@ -173,41 +171,6 @@ def test_an_interrupt_prints_no_object_even_where_a_library_makes_an_error_of_it
         assert (result.stdout, result.stderr, result.exit_code) == ("", "\n", 130)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("'top_k' of row 0 needs an integer, found -2.", "'--top-k' needs an integer, found -2."),
-        ("'seed' of row 0 needs an integer or None, found 'x'.", "'--seed' needs an integer, found 'x'."),
-        ("Leave out logprobs=, or give it.", "Leave out --logprobs, or give it."),
-        ("'need' needs something.", "'need' needs something."),
-        ("'acme' needs a licence of 'seed'.", "'acme' needs a licence of 'seed'."),
-    ],
-)
-def test_only_what_has_an_option_is_called_by_it(text, expected):
-    assert in_options(text, COMMANDS["sample"]) == expected
-
-
-class Trap:
-    """An object whose pickle writes a file on load."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return self.path.touch, ()
-
-
-def test_a_pickle_in_a_file_is_not_loaded(tmp_path):
-    sprung = tmp_path / "sprung"
-    pickle.loads(pickle.dumps(Trap(sprung)))
-    assert sprung.exists()  # the trap works
-    sprung.unlink()
-    np.save(tmp_path / "x.npy", np.array([Trap(sprung), 1], dtype=object))
-    stderr = call("sample", tmp_path / "x.npy").stderr
-    assert " needs to be a complete .npy file of numbers, found " in stderr
-    assert not sprung.exists()
-
-
 @pytest.mark.parametrize("content", [b"", b"0.5 1.0 2.0", b"PK\x03\x04 and no more"])
 def test_standard_input_without_logits_is_refused_in_one_line(content):
     result = call("sample", "-", *NATIVE_ON_CPU, standard_input=content)
@@ -215,21 +178,4 @@ def test_standard_input_without_logits_is_refused_in_one_line(content):
     assert result.stderr == (
         f"'standard input' needs to be a complete .safetensors file of numbers, found {len(content)} bytes "
         "that are not. Write it again.\n"
-    )
-
-
-def test_a_file_that_may_not_be_read_says_so(monkeypatch):
-    def refuse(*_, **__):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(np, "load", refuse)
-    result = call("sample", "logits.npy", *NATIVE_ON_CPU)
-    assert result.stderr == "'logits.npy' cannot be read: Permission denied. Check its permissions.\n"
-
-
-@pytest.mark.parametrize(("library", "file"), [("numpy", "logits.npy"), ("safetensors", "two.safetensors")])
-def test_a_missing_library_of_a_format_is_named_with_the_command_that_brings_it(monkeypatch, library, file):
-    monkeypatch.setitem(sys.modules, library, None)
-    assert call("sample", file, *NATIVE_ON_CPU).stderr == (
-        f"'{file}' needs the library '{library}' to be read, found it not installed. Run `pip install {library}`.\n"
     )

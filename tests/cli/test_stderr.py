@@ -9,7 +9,6 @@ import pytest
 
 import tokendraw_testing
 from command_line import NATIVE_ON_CPU, call
-from fake_dists import plugin
 from tokendraw.cli import terminal
 from tokendraw_testing import Line, Report, Status, properties
 
@@ -123,22 +122,6 @@ def test_a_plugin_that_fails_to_load_shows_where(dists, command):
     lines = stderr.splitlines()
     assert lines[:2] == ["loading 'fake_boom:plugin' failed", "Traceback (most recent call last):"]
     assert any(line.endswith('boom.py", line 2, in load') for line in lines)
-
-
-@pytest.mark.parametrize(
-    "command", [["sample", "{file}"], ["generate", "The"], ["check"], ["bench"]], ids=lambda c: c[0]
-)
-def test_a_sampler_that_does_not_build_shows_where(dists, file, command):
-    dists.add_plugin("boom", plugin("boom", build="raise RuntimeError('no [kernels]')"))
-    words = [word.format(file=file) for word in command]
-    words += ["boom"] if command == ["check"] else ["--sampler", "boom"]
-    words += ["--batch", 1, "--vocab-size", 128, "--filters", "none", "--repeats", 3] * (command == ["bench"])
-    result = call(*words, "--device", "cpu", "-v")
-    assert result.exit_code == 1
-    assert result.stderr.count("Traceback (most recent call last):\n") == 1
-    assert 'boom.py", line ' in result.stderr
-    assert "RuntimeError: no [kernels]\n" in result.stderr
-    assert "Traceback" not in call(*words, "--device", "cpu").stderr
 
 
 def test_an_error_whose_cause_nobody_logged_shows_it(file, monkeypatch):

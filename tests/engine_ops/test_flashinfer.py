@@ -12,10 +12,9 @@ from fake_candidates import H100
 from flashinfer_stand_in import bare_machine, write
 from tokendraw import PluginError
 from tokendraw_engine_ops.backends import FlashInferPacker
-from tokendraw_engine_ops.sm90_w4 import probe_flashinfer, read_layout
+from tokendraw_engine_ops.sm90_w4 import probe_flashinfer
 from tokendraw_testing import Subject, run
 
-RESULT = "folded.contiguous().reshape(experts, rows // 64, groups // 4, 16, 16)"
 H20 = replace(H100, name="H20", sm_count=78)
 FUNCTION = "flashinfer.fused_moe.interleave_moe_scales_for_sm90_mixed_gemm"
 
@@ -50,21 +49,6 @@ def test_the_source_decides_whatever_the_version_and_is_not_imported(dists, layo
     words = f"packs layout {layout}" if layout else "packs no weights for SM90"
     assert offered() == ((layout or "v2",), {"pack_sm90_w4": words})
     assert not [name for name in sys.modules if name.startswith("flashinfer.")]
-
-
-@pytest.mark.parametrize(
-    "result", ["folded.reshape(*folded.shape[:3], 16, 16, 1)", "folded.contiguous()", None]
-)
-def test_behind_an_unknown_source_the_version_number_decides(dists, result):
-    source = stand_in.MODULES["v2"]["flashinfer.fused_moe.prepare"]
-    assert RESULT in source
-    for version, layout in (("0.6.17", "v1"), ("0.7.2.post1", "v2")):
-        if result is None:
-            dists.add("flashinfer-python", version)
-        else:
-            install(dists, "v2", version, **{"fused_moe.prepare": source.replace(RESULT, result)})
-        assert read_layout() == (None, False)
-        assert offered() == ((layout,), {})
 
 
 def test_the_gemm_is_never_compiled_for_it_and_an_h20_has_a_module_of_its_own(dists):

@@ -5,6 +5,7 @@ import hashlib
 import pytest
 import torch
 
+import call_tables
 import pages
 import tokendraw
 from cuda_batches import WAYS, extra_memory, random_bytes
@@ -60,63 +61,17 @@ def test_extra_memory_stays_under_two_experts(format, layout):
 
 # Refusals
 
-TENSORS = [
-    (
-        "device cpu, where the packer was built, found meta. Move it, or load a packer for meta.",
-        WEIGHTS.to("meta"),
-    ),
-    ("dtype torch.uint8, found torch.int8. Pass its bytes, as .view(torch.uint8).", WEIGHTS.view(torch.int8)),
-    ("shape [E, N, K / 2] for the layout v2, found [64, 64]. Pass 3 dimensions.", WEIGHTS[0]),
-    ("N, dimension 1, divisible by 64 for the layout v2, found 48. Pad it to 64.", WEIGHTS[:, :48]),
-    ("K, twice dimension 2, divisible by 128 for the layout v2, found 64. Pad it to 128.", WEIGHTS[..., :32]),
-    (
-        "to be contiguous, found strides [4096, 1, 64] of shape [2, 64, 64]. Pass weights.contiguous().",
-        WEIGHTS.mT,
-    ),
-]
-PACKED = [
-    (
-        "shape [E, N / 64, K / 128, 16, 16] for the layout v2, found [1, 1, 16, 16]. Pass 5 dimensions.",
-        (1, 1, 16, 16),
-    ),
-    ("4 N, dimension 2, divisible by 64 for the layout v1, found 100. Pad it to 128.", (1, 1, 100)),
-]
 
-
-@pytest.mark.parametrize(("message", "tensor"), TENSORS)
-def test_wrong_weights_are_refused_there_and_back(message, tensor):
+def test_wrong_weights_scales_formats_and_layouts_are_refused_there_and_back():
     packer = load()
-    for argument, method in (("weights", packer.pack_weights), ("packed", packer.unpack_weights)):
-        with pytest.raises(InvalidInputError) as refused:
-            method(tensor, format="fp4", layout="v2")
-        assert str(refused.value) == f"'{argument}' needs {message.replace('weights', argument)}"
-
-
-@pytest.mark.parametrize(("message", "shape"), PACKED)
-def test_wrong_scales_are_refused(message, shape):
-    with pytest.raises(InvalidInputError) as refused:
-        load().unpack_scales(random_bytes(shape), layout="v1" if "v1" in message else "v2")
-    assert str(refused.value) == f"'packed' needs {message}"
-    with pytest.raises(InvalidInputError, match=r"'scales' needs K, 32 times dimension 2, divisible by 128"):
-        load().pack_scales(SCALES[:, :, :2].contiguous(), layout="v1")
-
-
-OPTIONS = [
-    ("'format' needs fp4, int4 or fp4_fp8, found 'nf4'", {"format": "nf4", "layout": "v2"}),
-    ("'format' needs fp4 or int4 in the layout v1, found 'fp4_fp8'", {"format": "fp4_fp8", "layout": "v1"}),
-    ("'layout' needs v1 or v2, found 'v3'", {"format": "fp4", "layout": "v3"}),
-    ("'layout' needs v1 or v2, found ['v1']", {"format": "fp4", "layout": ["v1"]}),
-]
-
-
-def test_formats_and_layouts_are_named_and_have_no_default():
-    for message, options in OPTIONS:
-        with pytest.raises(InvalidParameterError) as refused:
-            load().pack_weights(WEIGHTS, **options)
-        assert str(refused.value).startswith(message)
+    methods = ("pack_weights", "unpack_weights", "pack_scales", "unpack_scales")
+    names = {name: getattr(packer, name) for name in methods}
+    names |= {"WEIGHTS": WEIGHTS, "SCALES": SCALES, "bytes_of": random_bytes, "torch": torch}
+    table = call_tables.Table(__file__, "pack_refusals.txt")
+    assert table.found(lambda: dict(names)) == table.text
     for options in ({"format": "fp4"}, {"layout": "v2"}):
         with pytest.raises(TypeError, match="missing 1 required keyword-only argument"):
-            load().pack_weights(WEIGHTS, **options)
+            packer.pack_weights(WEIGHTS, **options)
 
 
 def test_upstream_is_the_layout_of_the_installed_flashinfer(monkeypatch):

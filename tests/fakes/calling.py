@@ -1,4 +1,4 @@
-"""Calls of samplers and of providers around a test's backend, and values read off the answer."""
+"""Calls of samplers and of providers around a test's backend, and how two answers are compared."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -43,21 +42,6 @@ def call(
 def tokens(output: SamplerOutput) -> list[int]:
     """The drawn ids."""
     return output.token_ids.tolist()
-
-
-def shown_values(output: SamplerOutput) -> np.ndarray:
-    """Return the value of every token under the logprobs mode, from a call with ``logprobs=-1``: [B, V]."""
-    assert output.logprobs is not None
-    ids, shown = output.logprobs.token_ids[:, 1:].cpu().numpy(), output.logprobs.logprobs[:, 1:].cpu().numpy()
-    values = np.full(ids.shape, np.nan, np.float32)
-    np.put_along_axis(values, ids, shown, axis=1)
-    assert not np.isnan(values).any(), "logprobs=-1 has to show every token once, and no NaN"
-    return values
-
-
-def kept_sets(sampler: tokendraw.Sampler, logits: Any, params: Any) -> np.ndarray:
-    """[B, V] bool, read off the ``processed_logprobs`` of all V tokens."""
-    return np.isfinite(shown_values(call(sampler, logits, params)))
 
 
 def assert_same_rows(left: SamplerOutput, right: SamplerOutput, rows: Any = slice(None)) -> None:

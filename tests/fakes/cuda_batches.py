@@ -1,4 +1,4 @@
-"""Batches of every kind on a CUDA device, and counters of the work of a call."""
+"""Batches of every kind on a CUDA device, the memory of a call, and operations that wait."""
 
 from itertools import accumulate
 
@@ -44,23 +44,9 @@ def is_on(device_type, args):
     return device_type is None or any(tensor.device.type == device_type for tensor in tensors)
 
 
-class Operations(TorchDispatchMode):
-    """Counts the operations inside a ``with`` statement, or those that involve a type of device."""
-
-    def __init__(self, device_type=None):
-        super().__init__()
-        self._device_type = device_type
-        self.count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += is_on(self._device_type, (args, kwargs))
-        return function(*args, **(kwargs or {}))
-
-
 # Weights, and the memory of a call.
 
 
-LAYOUTS = ["v1", "v2"]
 WAYS = [("fp4", "v1"), ("fp4", "v2"), ("int4", "v1"), ("int4", "v2"), ("fp4_fp8", "v2")]
 
 

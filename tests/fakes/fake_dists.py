@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
 import sys
 import tomllib
@@ -246,12 +245,10 @@ def place(source: str, statement: str, name: str = "acme") -> str:
 _AROUND_NATIVE = """\
 import os
 import signal
-from dataclasses import replace
 
 import tokendraw
 
 BUILT, PROBED, DESCRIBED = [], [], []
-CHANGES = {changes}
 
 
 def build(operation, device, need):
@@ -294,8 +291,8 @@ class Plugin:
 
         DESCRIBED.append(1)
         offered = native.tokendraw_describe().operations
-        offered = {{name: replace(offered[name], **CHANGES.get(name, {{}})) for name in {operations} or offered}}
-        return tokendraw.plugin.PluginInfo(name={name!r}, api_version=1, priority={priority}, operations=offered)
+        offered = {{name: offered[name] for name in {operations}}}
+        return tokendraw.plugin.PluginInfo(name="acme", api_version=1, priority=50, operations=offered)
 
     @tokendraw.plugin.hookimpl
     def tokendraw_probe(self, operation, host, need):
@@ -314,10 +311,9 @@ plugin = Plugin()
 
 def _around_native(**parts: Any) -> str:
     """Source of a plugin around native; without parts it does what native does."""
-    native = {"name": "acme", "priority": 50, "operations": ("sample", "verify"), "changes": {}}
     faultless = dict.fromkeys(("build", "sample", "verify", "process"), "pass")
     conditions = {"in_sample": "self.calls > 0", "in_process": "False"}
-    return _AROUND_NATIVE.format(**native | faultless | conditions | parts)
+    return _AROUND_NATIVE.format(**{"operations": ("sample", "verify")} | faultless | conditions | parts)
 
 
 def serving_both(**statements: str) -> str:
@@ -345,19 +341,6 @@ def deadly(
     """
     return _around_native(
         sample=death, process=death, in_sample=in_sample, in_process=in_process, operations=operations
-    )
-
-
-def install_limited(folder: Path, sample: dict = {}, verify: dict = {}) -> Path:  # noqa: B006
-    """Write the distribution ``limited`` of native with fewer capabilities; return the folder for ``sys.path``.
-
-    :param sample: what it advertises otherwise than native, by field of the capabilities.
-    """
-    changes = {"sample": sample, "verify": verify}
-    source = _around_native(name="limited", priority=-1, operations=(), changes=changes)
-    module = f"limited_tokendraw_{hashlib.sha256(source.encode()).hexdigest()[:8]}"  # one name, one content
-    return fake_dist(
-        folder, "limited-tokendraw", plugins={"limited": f"{module}:plugin"}, modules={module: source}
     )
 
 

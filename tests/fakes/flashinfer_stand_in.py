@@ -15,12 +15,10 @@ import torch
 from torch import Tensor
 
 from fake_dists import FakeDists, fake_dists
+from tokendraw_engine_ops.backends import TorchPacker
 
 # Functions that pack weights for SM90, in both layouts.
 
-
-PACKING_CALLS: list[dict[str, Any]] = []
-"""Arguments of the calls that packed weights, since the list was last cleared."""
 
 _V1 = """
 import flashinfer_stand_in as stand_in
@@ -74,51 +72,13 @@ MODULES = {
 }
 """Modules by layout, as ``fake_dist`` takes them beside ``flashinfer`` itself."""
 
-# fmt: off
-_FP4_BITS = (
-    (7, 1, 31), (4, 3, 22), (3, 1, 15), (0, 3, 6), (15, 1, 28), (12, 3, 19), (11, 1, 12), (8, 3, 3), (23, 1, 25),
-    (20, 3, 16), (19, 1, 9), (16, 3, 0), (31, 1, 30), (28, 1, 29), (29, 2, 26), (27, 1, 14), (24, 1, 13), (25, 2, 10),
-)
-# fmt: on
-_SIGNS = {3: 7, 7: 15, 11: 23, 15: 31, 19: 3, 23: 11, 27: 19, 31: 27}
-_FP8_BITS = [(bit, 1, _SIGNS.get(bit, bit)) for bit in range(32)]
-
 
 def pack(weight: Tensor, quant_type: int, layout: str) -> Tensor:
-    """Pack like the kernels, bit by bit, in tiles of 16 rows and 64 weights."""
-    PACKING_CALLS.append({"weight": weight, "quant_type": quant_type, "layout": layout})
+    """Pack like the kernels, by the packer whose bytes were compared with those of releases of FlashInfer."""
     assert weight.is_contiguous()
     assert weight.data_ptr() % 2 == 0, "the kernels load two bytes at once"
-    experts, rows, columns = weight.shape
-    tiles = weight.view(experts, rows // 16, 2, 8, columns // 32, 2, 2, 2, 4).long()  # h r p M m c d
-    lower, upper = tiles[:, :, 0], tiles[:, :, 1]
-    if quant_type == 1 and layout == "v1":
-        low = lower & 15 | (upper & 15) << 4
-        high = lower >> 4 | upper & 0xF0
-        packed = torch.stack([low, high], -1).permute(0, 1, 5, 2, 3, 4, 7, 6, 8)
-    elif quant_type == 1:
-        words = [lower[..., 0, :], upper[..., 0, :], lower[..., 1, :], upper[..., 1, :]]
-        packed = _bytes(_moved(_joined(words), _FP4_BITS)).permute(0, 1, 5, 2, 3, 4, 6, 7)
-    else:
-        # A unit is two bytes, so what counted 2 x 4 bytes (c, d) counts 4 units of them.
-        halves = tiles.view(experts, rows // 16, 2, 8, columns // 32, 2, 2, 4, 2)
-        words = _joined([halves[:, :, h, ..., byte] for h in (0, 1) for byte in (0, 1)])
-        packed = _bytes(_moved(words, _FP8_BITS) if quant_type == 2 else words).permute(
-            0, 1, 5, 2, 3, 4, 6, 7
-        )
-    return packed.reshape(weight.shape).to(torch.uint8)
-
-
-def _joined(four: list[Tensor]) -> Tensor:
-    return sum(byte << 8 * place for place, byte in enumerate(four))
-
-
-def _moved(words: Tensor, bits: Any) -> Tensor:
-    return sum((words >> source & (1 << width) - 1) << target for source, width, target in bits)
-
-
-def _bytes(words: Tensor) -> Tensor:
-    return torch.stack([words >> shift & 255 for shift in (0, 8, 16, 24)], -1)
+    name = ("int4", "fp4", "fp4_fp8")[quant_type]
+    return TorchPacker().pack_weights(weight, format=name, layout=layout)
 
 
 # The kernels that draw.

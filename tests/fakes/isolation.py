@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from fake_dists import FakeDists
@@ -74,29 +73,20 @@ def run(dists: FakeDists, *command: str, **settings: str) -> subprocess.Complete
     )
 
 
-def run_after_torch(dists: FakeDists, code: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run ``code`` in a host that imports torch first."""
-    return run_forked(code, _environ(dists, settings))
-
-
-def answer(dists: FakeDists, code: str, **settings: str) -> Any:
-    """Return the last line of a host as JSON, after exit code 0 and an empty stderr."""
-    return _answer(run(dists, "-c", code, **settings))
-
-
 def _answer(result: subprocess.CompletedProcess[str]) -> Any:
+    """Return the last line of a host as JSON, after exit code 0 and an empty stderr."""
     assert (result.returncode, result.stderr) == (0, "")
     return json.loads(result.stdout.splitlines()[-1])
 
 
 def resolved(dists: FakeDists, **settings: str) -> Any:
     """Return the chosen sampler on the CPU, and the state and reason of each plugin except native."""
-    return answer(dists, RESOLVE, **settings)
+    return _answer(run(dists, "-c", RESOLVE, **settings))
 
 
 def drawn(dists: FakeDists, code: str, **settings: str) -> Any:
     """Run the statements ``code`` after LOAD, and return the value of ``result``."""
-    return _answer(run_after_torch(dists, f"{LOAD}\n{code}\nprint(json.dumps(result))", **settings))
+    return _answer(run_forked(f"{LOAD}\n{code}\nprint(json.dumps(result))", _environ(dists, settings)))
 
 
 # Forks of a process that has imported torch, since the import outlasts most programs.
@@ -145,21 +135,6 @@ def _forking(preload: str) -> subprocess.Popen[str]:
     )
     atexit.register(process.communicate)
     return process
-
-
-def run_module(
-    module: str, *arguments: str, environ: Mapping[str, str], folder: Path | None = None, seconds: int = 400
-) -> subprocess.CompletedProcess[str]:
-    """Run a module like ``python -m``, after the import of torch, in ``folder``."""
-    code = f"""
-import contextlib, os, runpy, sys
-os.chdir({str(folder or Path.cwd())!r})
-with contextlib.suppress(ImportError):
-    import sitecustomize
-sys.argv = {[module, *arguments]}
-runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
-"""
-    return run_forked(code, environ, seconds=seconds)
 
 
 def run_forked(

@@ -12,7 +12,7 @@ import triton
 from triton._utils import find_paths_if, get_iterable_path
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
-from triton.runtime.jit import create_function_from_signature
+from triton.runtime.jit import KernelInterface, create_function_from_signature
 
 import isolation
 from tokendraw import Need
@@ -46,27 +46,12 @@ The kernels run on NVIDIA's newer ones. What compiles for both ends compiles for
 SOME = ("sm_80", "gfx1201")
 """A target of each vendor, for slow compilations."""
 SOURCES = {
-    "tile_statistics": draw_launches,
-    "combine_floors": draw_launches,
-    "row_moments": draw_launches,
-    "draw_rows": draw_launches,
-    "draw_large_sets": draw_launches,
-    "filter_params": draw_launches,
-    "redraw_rows": draw_launches,
-    "check_probs": verify_launches,
-    "weigh_blocks": verify_launches,
-    "accept_drafts": verify_launches,
-    "row_logprobs": logprob_launches,
-    "given_logprobs": logprob_launches,
-    "count_ranks": logprob_launches,
-    "score_rows": logprob_launches,
-    "process_logits": edit_launches,
-    "append_tokens": edit_launches,
-    "open_tables": edit_launches,
-    "fill_tables": edit_launches,
-    "count_window": edit_launches,
-    "find_forced_ids": edit_launches,
+    name: module
+    for module in (draw_launches, edit_launches, logprob_launches, verify_launches)
+    for name, value in vars(module).items()
+    if isinstance(value, KernelInterface)
 }
+"""The kernels that are launched, by name, and the module that launches each."""
 
 
 @cache

@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -12,7 +11,6 @@ import tokendraw
 from fake_dists import EVERYTHING, plugin
 from tokendraw import (
     BatchFacts,
-    Drafts,
     Need,
     PluginError,
     RequestSlots,
@@ -22,7 +20,6 @@ from tokendraw import (
 )
 from tokendraw.filters import FilterError, RowMoments, combined_floor
 from tokendraw.row_parameters import RowParameters
-from tokendraw_testing import logits_families
 
 INF, NAN = math.inf, math.nan
 V = 60
@@ -48,10 +45,6 @@ def acme(dists):
 
 def batch(*requests, **options):
     return SamplingMetadata.from_params(requests, **options)
-
-
-def kept(sampler, logits, *requests):
-    return tokendraw.kept_mask(logits, sampler.sample(logits, batch(*requests)).threshold).numpy()
 
 
 # Floors, and faults of a filter
@@ -254,52 +247,3 @@ def test_a_sampler_that_knows_nothing_of_filters_never_drops_one(dists, monkeypa
 
 
 # Moments, and what follows from a floor
-
-
-def rows_of(count):
-    rng = np.random.default_rng(0)
-    return torch.from_numpy(np.stack([logits_families.gaussian(rng, 1500) for _ in range(count)]))
-
-
-SHARES = torch.tensor([[0.4, 0.2, 0.2, 0.1, 0.1]]).log()
-
-
-@pytest.mark.parametrize(
-    ("options", "needed"),
-    [
-        ({}, 3),
-        ({"top_p": 0.45}, 1),  # 0.4 is half of the 0.8 that are left
-        ({"top_p": 0.45, "filter_order": "joint"}, 3),  # and less than 0.45 of all
-        ({"top_k": 1}, 1),
-        ({"top_k": 2}, 3),  # a tie
-        ({"min_p": 0.6}, 1),
-        ({"min_p": 0.1}, 3),
-        ({"temperature": 0.0}, 1),
-    ],
-)
-def test_floors_come_before_the_other_filters(native, options, needed):
-    params = SamplingParams(filters={"epsilon_cutoff": 0.15}, **options)
-    assert kept(native, SHARES, params)[0].tolist() == [i < needed for i in range(5)]
-
-
-def test_the_strictest_of_several_filters_decides(native):
-    logits, filters = rows_of(1), {"top_n_sigma": 1.0, "epsilon_cutoff": 0.001}
-    each = [kept(native, logits, SamplingParams(filters={name: value}))[0] for name, value in filters.items()]
-    assert each[0].sum() != each[1].sum()
-    np.testing.assert_array_equal(kept(native, logits, SamplingParams(filters=filters))[0], each[0] & each[1])
-
-
-def test_a_coupled_verification_emits_the_tokens_of_the_draw_and_a_dropped_draft_is_rejected(native):
-    logits = rows_of(3)
-    params = [SamplingParams(temperature=0.8, filters={"top_n_sigma": 0.4, "p_less": 1}, seed=1)]
-    drawn = native.sample(logits, batch(*params, row_index=[0, 0, 0], positions=[4, 5, 6]))
-    drafts = Drafts.from_lists([drawn.token_ids[:2].tolist()])
-    out = native.verify(logits, drafts, batch(*params, positions=[4]), mode="coupled")
-    assert out.token_ids.tolist() == [drawn.token_ids.tolist()]
-    assert torch.equal(out.threshold, drawn.threshold)
-    keeps = kept(native, logits[:1], replace(params[0], seed=None))[0]
-    dropped = Drafts.from_lists([[int(np.flatnonzero(~keeps)[0])]])
-    for mode in ("rejection", "block"):
-        out = native.verify(logits[:2], dropped, batch(*params, positions=[0]), mode=mode)
-        assert out.num_accepted.tolist() == [0]
-        assert keeps[out.token_ids[0, 0]]

@@ -1,13 +1,11 @@
 """Calls of triton-gumbel, with kernels that only note what they are given: which of them a call launches, which values
-these read, what another call compiles anew, and what stays of a call.
+these read, and what another call compiles anew.
 """
 
 import ctypes
-import gc
-import weakref
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +14,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from triton import knobs
 
+from call_tables import pairs
 from tokendraw import BatchFacts, Drafts, Need, RequestSlots, SamplingMetadata, SamplingParams, speculative
 from tokendraw_triton_gumbel import compiled_calls, launch
 from tokendraw_triton_gumbel.edit_launches import ProcessLaunches
@@ -134,64 +133,12 @@ DRY = {"dry_multiplier": 0.8, "dry_sequence_breakers": [7]}
 WINDOW = {"presence_penalty": 0.5, "penalty_last_n": 5}
 TILES, DRAWS, LARGE, ACCEPTS = "tile_statistics", "draw_rows", "draw_large_sets", "accept_drafts"
 DRAWN, DRAWN_LARGE = [TILES, DRAWS], [TILES, DRAWS, LARGE]
-EDITED = ["process_logits"]
-LAUNCHES = {
-    "plain": (partial(sample, PLAIN), DRAWN),
-    "filters": (partial(sample, FILTERED), DRAWN_LARGE),
-    "the best tokens": (
-        partial(sample, replace(FILTERED, logprobs=2)),
-        [*DRAWN_LARGE, "count_ranks", "row_logprobs"],
-    ),
-    "no ranks": (
-        partial(sample, replace(FILTERED, logprobs=2), logprob_ranks=False),
-        [*DRAWN_LARGE, "row_logprobs"],
-    ),
-    "scores without filters": (partial(score, PLAIN), [TILES, "score_rows"]),
-    "scores without best tokens": (partial(score, SamplingParams(logprobs=0)), [TILES, "score_rows"]),
-    "scores with best tokens": (
-        partial(score, SamplingParams(logprobs=2)),
-        [TILES, "row_logprobs", "score_rows"],
-    ),
-    "drafts with logits": (partial(verify, FILTERED, "draft_logits"), [*DRAWN_LARGE, ACCEPTS]),
-    "drafts with probabilities": (
-        partial(verify, FILTERED, "draft_probs"),
-        [*DRAWN_LARGE, "check_probs", ACCEPTS],
-    ),
-    "chosen drafts": (partial(verify, SEEDED), [*DRAWN, ACCEPTS]),
-    "blocks": (
-        partial(verify, FILTERED, "draft_probs", "block"),
-        [*DRAWN_LARGE, "check_probs", "weigh_blocks", ACCEPTS],
-    ),
-    "coupled": (partial(verify, FILTERED, "draft_probs", "coupled"), [*DRAWN_LARGE, ACCEPTS]),
-    "greedy in blocks": (
-        partial(verify, SamplingParams(temperature=0.0), "draft_logits", "block"),
-        [*DRAWN, ACCEPTS],
-    ),
-    "no edits": (partial(edit, stop_token_ids=[3]), []),
-    "a bitmask": (partial(edit, bitmask=True), EDITED),
-    "edits by lists": (partial(edit, **EVERYTHING, bitmask=True, drafts=drafted()), EDITED),
-    "a thinking budget": (
-        partial(edit, thinking_budget=(2, [1], [5, 6]), drafts=drafted()),
-        ["find_forced_ids", *EDITED],
-    ),
-    "DRY": (partial(edit, **DRY, drafts=drafted()), ["open_tables", "fill_tables", *EDITED]),
-    "a window": (
-        partial(edit, **DRY, **WINDOW, drafts=drafted()),
-        ["open_tables", "fill_tables", "count_window", *EDITED],
-    ),
-    "a step of tokens": (partial(append, 3, 3), ["append_tokens"]),
-    "a step of drafts": (partial(append, 3, 3, 2), ["append_tokens"]),
-    "no rows to append to": (partial(append, 0, 0), []),
-    "no tokens to append": (partial(append, 1, 1, 0), []),
-}
-"""Calls, and all that they launch: target and drafts share launches, and nothing is launched that is not needed."""
 
 
-@pytest.mark.parametrize("name", LAUNCHES)
-def test_a_call_launches_what_its_requests_need(launched, name):
-    call, expected = LAUNCHES[name]
-    call()
-    assert launched.names() == expected
+@pytest.mark.parametrize(("call", "names"), pairs(Path(__file__).with_name("launches.txt")))
+def test_a_call_launches_what_its_requests_need(launched, call, names):
+    eval(call, globals())
+    assert (" ".join(launched.names()) or "nothing") == names
 
 
 @pytest.mark.parametrize(
@@ -202,12 +149,6 @@ def test_rare_requests_take_launches_of_their_own(launched, params, more):
     for call in (partial(sample, params), partial(verify, params, "draft_logits")):
         call()
         assert more <= set(launched.names())
-
-
-def test_a_filter_that_reads_no_moments_has_floors_too(launched, dists):
-    dists.add_filter("return -value")
-    sample(SamplingParams(filters={"acme": 0.5}))
-    assert launched.names().count("combine_floors") == 1
 
 
 def test_facts_that_change_decide_the_launches_of_the_next_call(launched):
@@ -232,14 +173,6 @@ def values_at(address, dtype, count):
     return torch.frombuffer(bytearray(content), dtype=dtype).tolist()
 
 
-def spread(metadata, names=tuple(NAMES)):
-    """Copy parameters into tensors with a stride of 2."""
-    tensors = {name: getattr(metadata, name) for name in names}
-    return replace(
-        metadata, **{name: tensor.repeat_interleave(2).clone()[::2] for name, tensor in tensors.items()}
-    )
-
-
 def doubled(metadata):
     for name in NAMES:
         tensor = getattr(metadata, name)
@@ -254,13 +187,11 @@ def moved(metadata):
 
 CHANGES = {
     "in place": doubled,
-    "in place, apart": lambda metadata: doubled(spread(metadata)),
     "to new memory": moved,
     "to other positions": lambda metadata: metadata.with_positions(torch.arange(7, 7 + ROWS)),
     "to positions apart": lambda metadata: metadata.with_positions(torch.arange(2 * ROWS)[::2]),
     "to other requests": lambda metadata: metadata_of(*[replace(FILTERED, top_k=3, seed=2)] * ROWS),
     "to another dtype": lambda metadata: replace(metadata, temperature=metadata.temperature.float()),
-    "to one tensor apart": lambda metadata: spread(metadata, ("top_p",)),
 }
 
 
@@ -283,22 +214,6 @@ def test_every_call_reads_the_parameters_as_they_are_then(launched, change):
         metadata = CHANGES[change](metadata)
 
 
-def test_slots_are_read_wherever_they_lie(launched):
-    backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[SEEDED] * ROWS)
-    dense, apart = torch.arange(ROWS).flip(0), torch.arange(2 * ROWS)[1::2].clamp(max=ROWS - 1)
-    read = []
-
-    def look(arguments):
-        if params := group(arguments, RowParams):
-            read.append(values_at(params.row_index, torch.int64, ROWS))
-
-    launched.look = look
-    for slots in (dense, apart.repeat_interleave(2)[::2], dense):
-        backend.sample(logits, replace(metadata, row_index=slots, row_kinds=None))
-        backend.sample(logits, metadata.for_rows(slots, metadata.positions))
-        assert read[-2:] == [slots.tolist()] * 2
-
-
 def test_logits_are_read_where_they_lie_or_where_their_elements_lie_apart_from_a_copy(launched):
     backend, metadata = here(), metadata_of(*[SEEDED] * ROWS)
     storage = torch.zeros(2 * ROWS, V + 48)
@@ -316,21 +231,6 @@ def test_logits_are_read_where_they_lie_or_where_their_elements_lie_apart_from_a
         backend.sample(logits, metadata)
         assert read == [logits.flatten().tolist()] * 2
         logits.add_(1)
-
-
-def test_lists_of_requests_that_come_later_and_slots_of_others_are_read(launched):
-    processor, index = TritonLogitsProcessor(CPU), torch.tensor([2])
-    first, second = slots_for(presence_penalty=1.0), slots_for(presence_penalty=1.0)
-    for slots in (first, second, first):
-        processor.process(torch.zeros(1, V), slots, index)
-        ((*_, arguments, _),) = launched.taken()
-        assert arguments[7][0] == slots.tables.history.data_ptr()
-        assert arguments[9][3] == 0
-    first.add(1, SamplingParams(logit_bias={3: 1.0}))
-    processor.process(torch.zeros(1, V), first, index)
-    ((*_, arguments, _),) = launched.taken()
-    assert arguments[9][0] == first.tables.bias_ids.data_ptr()
-    assert arguments[9][3] > 0
 
 
 # Seeds.
@@ -354,17 +254,6 @@ def test_rows_without_a_seed_get_fresh_ones_at_every_call(launched, params):
             backend.sample(logits, metadata)
     assert seeds[:2] == seeds[4:]
     assert len(set(seeds)) == 4
-
-
-@pytest.mark.parametrize(
-    ("params", "is_moved"), [((SEEDED, SEEDED), False), ((SEEDED, replace(SEEDED, seed=None)), True)]
-)
-def test_the_generator_is_left_alone_where_every_row_has_a_seed_and_in_scores(launched, params, is_moved):
-    logits, metadata, before = torch.zeros(2, V), metadata_of(*params), torch.get_rng_state()
-    here().score(logits, torch.zeros(2, dtype=torch.int64), metadata)
-    assert torch.equal(torch.get_rng_state(), before)
-    here().sample(logits, replace(metadata, seeded=torch.ones(2, dtype=torch.bool)))
-    assert torch.equal(torch.get_rng_state(), before) != is_moved
 
 
 # What another call compiles.
@@ -401,15 +290,6 @@ def test_another_layout_compiles_kernels_only_where_they_would_differ(kernels, n
     assert sum(compilations(kernels).values()) == before + number
 
 
-def test_another_kind_of_request_is_served_by_what_is_compiled(kernels):
-    backend = here()
-    draw(backend, FILTERED)
-    before = compilations(kernels)
-    draw(backend, SamplingParams(top_k=9, top_p=0.5, min_p=0.1, filter_order="joint"))
-    draw(backend, *[FILTERED] * 127)
-    assert compilations(kernels) == before
-
-
 def test_ids_of_another_type_compile_anew_and_at_another_alignment_do_not(kernels):
     backend, numbers = here(), []
     for dtype in (torch.int64, torch.int32):
@@ -441,69 +321,6 @@ def test_edits_are_compiled_for_the_types_of_a_call_and_for_nothing_else(kernels
     appending = compilations(kernels)["append_tokens"]
     process(few).append(few.tables, torch.tensor([2, 0, 1]), torch.tensor([4, 5, 6]))
     assert compilations(kernels)["append_tokens"] == appending
-
-
-# What stays of a call.
-
-
-@pytest.mark.slow
-def test_no_tensor_outlives_a_call(launched):
-    backend = here()
-    logits, metadata = torch.zeros(ROWS, V), metadata_of(*[replace(FILTERED, logprobs=2)] * ROWS)
-    drafts = Drafts.from_lists([[5, 6], [7]], draft_logits=torch.zeros(3, V))
-    target = torch.zeros(5, V)
-    backend.sample(logits, metadata)
-    backend.verify(target, drafts, row_metadata(drafts, FILTERED))
-    tensors = (
-        logits,
-        target,
-        metadata.temperature,
-        metadata.positions,
-        drafts.draft_token_ids,
-        drafts.draft_logits,
-    )
-    gone = [weakref.ref(tensor) for tensor in tensors]
-    launched.clear()
-    del logits, metadata, drafts, target, tensors
-    gc.collect()
-    assert [reference() for reference in gone] == [None] * len(gone)
-
-
-@pytest.mark.parametrize("entries", ["by_variant", "by_size"])
-def test_only_so_many_kinds_and_sizes_are_remembered(launched, entries):
-    backend, logits = here(), torch.zeros(9, V)
-    cache = getattr(backend._cache, entries)
-    cache.capacity = 3
-    for rows in (*range(1, 10), 1):
-        for params in (SEEDED, FILTERED, PLAIN, replace(SEEDED, logprobs=1)):
-            output = backend.sample(logits[:rows], metadata_of(*[params] * rows))
-            assert output.token_ids.shape == (rows,)
-            assert {grid for name, grid, *_ in launched.taken() if name == DRAWS} == {(rows, 1, 1)}
-    assert 0 < len(cache) <= 3
-
-
-def test_threads_with_a_shared_sampler_draw_from_separate_batches(launched):
-    backend = here()
-    batches = [
-        (torch.zeros(rows, V), metadata_of(*[params] * rows))
-        for rows in (1, 5, 9)
-        for params in (SEEDED, FILTERED, replace(FILTERED, seed=None))
-    ]
-
-    def draw_often(batch):
-        return [backend.sample(*batch).token_ids.data_ptr() for _ in range(30)]
-
-    with ThreadPoolExecutor(len(batches)) as pool:
-        outputs = list(pool.map(draw_often, batches))
-    drawn = {}
-    for name, grid, arguments, _ in launched:
-        if name == DRAWS:
-            seen = (grid, group(arguments, RowParams).temperature)
-            drawn.setdefault(group(arguments, Logits).base, []).append(seen)
-    for (logits, metadata), places in zip(batches, outputs, strict=True):
-        assert drawn[logits.data_ptr()] == [((len(logits), 1, 1), metadata.temperature.data_ptr())] * len(
-            places
-        )
 
 
 # Streams.

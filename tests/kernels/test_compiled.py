@@ -7,17 +7,19 @@ of real calls, and the compilation uses these.
 import re
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from call_tables import pairs
 from tokendraw import Drafts, RequestSlots, SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel import plan
 from tokendraw_triton_gumbel.edit_launches import ProcessLaunches
 from tokendraw_triton_gumbel.kernels import values
-from tokendraw_triton_gumbel.logprob_launches import SEARCHES
+from tokendraw_triton_gumbel.logprob_launches import SEARCHES  # noqa: F401 (for the table)
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from triton_stand_ins import (
     ENDS,
@@ -98,85 +100,25 @@ HISTORY = {
     "penalty_last_n": 5,
     "thinking_budget": (2, [1], [5, 6]),
 }
-TILES, DRAWS, LARGE, REDRAWS = "tile_statistics", "draw_rows", "draw_large_sets", "redraw_rows"
-ACCEPTS, CHECKS, BLOCKS, SCORES = "accept_drafts", "check_probs", "weigh_blocks", "score_rows"
-SEARCHED = ("open_tables", "fill_tables", "count_window", "find_forced_ids")
+TILES, DRAWS, LARGE, ACCEPTS = "tile_statistics", "draw_rows", "draw_large_sets", "accept_drafts"
 
 
 def best(number, **fields):
     return replace(FILTERED, top_p=1.0, logprobs=number, **fields)
 
 
-CALLS = [
-    # draws
-    (lambda t: drawn(t, PLAIN), [DRAWS], ENDS),
-    (lambda t: drawn(t, FILTERED), [DRAWS, LARGE], ENDS),
-    (lambda t: drawn(t, replace(INTERVALS, logprobs=0)), [TILES, "filter_params", DRAWS, REDRAWS], ENDS),
-    (
-        lambda t: drawn(t, replace(PLAIN, filters=MOMENTS, logprobs=0)),
-        [TILES, "row_moments", "combine_floors", DRAWS],
-        SOME,
-    ),
-    (
-        lambda t: drawn(t, FILTERED, FLOAT32, gumbel_dtype="fp64"),
-        [DRAWS],
-        ["gfx942"],
-    ),  # that of NVIDIA runs on one
-    # log-probabilities: the maxima of tiles bound the N-th value, or those of their quarters, or all are sorted
-    (lambda t: drawn(t, best(1)), ["row_logprobs", "count_ranks"], SOME[:1]),
-    (lambda t: drawn(t, best(20), FLOAT32), ["row_logprobs", "count_ranks"], SOME[1:]),
-    (lambda t: drawn(t, best(SEARCHES[1].width), FLOAT32), ["row_logprobs"], SOME[1:]),
-    (lambda t: drawn(t, best(1), FLOAT32, size=1), ["row_logprobs"], ["sm_90"]),
-    (lambda t: drawn(t, best(None, logprob_token_ids=[3, 7])), ["given_logprobs"], SOME),
-    # scores
-    (lambda t: scored(t, SamplingParams(temperature=0.8), mode="raw_logprobs"), [TILES, SCORES], SOME[:1]),
-    (
-        lambda t: scored(t, SamplingParams(temperature=0.8), FLOAT32, mode="raw_logprobs"),
-        [TILES, SCORES],
-        SOME[1:],
-    ),
-    (lambda t: scored(t, SamplingParams(top_p=0.9)), [SCORES], SOME),
-    (lambda t: scored(t, INTERVALS, mode="raw_logprobs"), [TILES, DRAWS, REDRAWS, SCORES], ENDS),
-    (lambda t: scored(t, INTERVALS, FLOAT32, mode="temperature_logprobs"), [TILES, SCORES], ENDS),
-    (lambda t: scored(t, INTERVALS), [TILES, DRAWS, REDRAWS, SCORES], ENDS),
-    # verifications
-    (lambda t: verified(t, FILTERED, "logits"), [TILES, DRAWS, ACCEPTS], ENDS),
-    (lambda t: verified(t, FILTERED, "probs"), [CHECKS], ENDS),
-    (lambda t: verified(t, FILTERED, "logits", mode="block"), [BLOCKS], ENDS),
-    (lambda t: verified(t, FILTERED, "probs", FLOAT32, mode="block"), [BLOCKS, ACCEPTS], SOME[:1]),
-    (lambda t: verified(t, replace(FILTERED, logprobs=1), mode="coupled"), [ACCEPTS], SOME[:1]),
-    (lambda t: verified(t, PLAIN, padded=True, gumbel_dtype="fp64"), [ACCEPTS], ENDS[1:]),
-    (lambda t: verified(t, PLAIN, mode="block", padded=True, gumbel_dtype="fp64"), [BLOCKS], ENDS[1:]),
-    (lambda t: verified(t, PLAIN, "probs", torch.float64, FLOAT32), [ACCEPTS, CHECKS], SOME[:1]),
-    (lambda t: verified(t, PLAIN, "probs", FLOAT16, FLOAT32), [ACCEPTS, CHECKS], SOME[:1]),
-    (
-        lambda t: verified(t, replace(INTERVALS, logprobs=0), "logits", mode="block", threshold=True),
-        [TILES, DRAWS, REDRAWS, BLOCKS, ACCEPTS],
-        ENDS,
-    ),
-    (lambda t: verified(t, INTERVALS, "probs", FLOAT32, FLOAT32), [DRAWS, REDRAWS, ACCEPTS], ENDS),
-    # edits
-    *(
-        (lambda t, dtype=dtype: edited(t, dtype, drafted=True, **EVERYTHING), ["process_logits"], [target])
-        for target, dtype in zip(ENDS, DTYPES, strict=True)
-    ),
-    (lambda t: edited(t, bitmask=True), ["process_logits"], SOME),
-    (lambda t: edited(t, **EVERYTHING), ["process_logits"], SOME),
-    (lambda t: edited(t, **HISTORY), SEARCHED, SOME),
-    (lambda t: edited(t, drafted=True, **HISTORY), SEARCHED, SOME),
-    (lambda t: edited(t)._launches.append(torch.int64), ["append_tokens"], SOME),
-    (lambda t: edited(t)._launches.append(torch.int32), ["append_tokens"], SOME),
-]
-"""A call, the kernels of it that are compiled, and the targets that these are compiled for."""
+CALLS = [(call, *below.split(" for ")) for call, below in pairs(Path(__file__).with_name("compiled.txt"))]
+"""A call for a target, the kernels of it that are compiled, and the targets that these are compiled for."""
+WORDS = {"ENDS": ENDS, "SOME": SOME, "NVIDIA": SOME[:1], "AMD": SOME[1:], "BOTH_AMD": ENDS[1:]}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "target"), [(number, target) for number, row in enumerate(CALLS) for target in row[2]]
+    ("call", "names", "target"),
+    [(call, names.split(), each) for call, names, to in CALLS for each in WORDS.get(to) or to.split()],
 )
-def test_the_kernels_of_a_call_compile(kernels, number, target):
-    call, names, _ = CALLS[number]
-    call(target)
+def test_the_kernels_of_a_call_compile(kernels, call, names, target):
+    eval(call, {**globals(), "t": target})
     assert [has_machine_code(compiled(kernels[name], target)) for name in names] == [True] * len(names)
 
 
@@ -213,17 +155,6 @@ def path_of(kernel, argument, field=None):
 
 
 @pytest.mark.slow
-def test_the_alignment_of_parameters_does_not_change_a_kernel(kernels):
-    """Parameters are scalar loads, so their alignment is useless to the compiler."""
-    drawn("sm_90", PLAIN)
-    kernel = kernels[TILES]
-    path = path_of(kernel, "temperature")
-    known, unknown = (instructions(ptx_of(kernel, attributes={path: known})) for known in (True, False))
-    assert known == unknown
-    assert sum("ld.global.v4" in line for line in unknown) >= 4
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rows_at_any_address_are_read_in_vectors(kernels, dtype):
     """Each lane reads two vectors for one of its own, without shared memory, wherever the first row lies."""
@@ -236,16 +167,6 @@ def test_rows_at_any_address_are_read_in_vectors(kernels, dtype):
     vectors = values.TILE_SIZE.value * span * dtype.itemsize // (values.LANES.value * 16)
     assert sum("ld.global.v4.b32" in line for line in unknown) == 2 * vectors
     assert not any("ld.shared" in line for line in unknown)
-
-
-@pytest.mark.slow
-def test_rows_of_drafts_are_read_as_the_targets_are(kernels):
-    """A base chosen at run time must not keep the compiler from reading 16 bytes at once."""
-    wide_reads = []
-    for kind in ("logits", None):
-        verified("sm_90", FILTERED, kind)
-        wide_reads.append(ptx_of(kernels[TILES]).count("ld.global.v4"))
-    assert wide_reads[0] == wide_reads[1] >= 8
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 import torch
 
@@ -42,16 +41,6 @@ def test_the_worked_examples_of_repetitions_and_thinking_budgets():
     assert table.found(lambda: {"costs": costs, "allowed": allowed}) == table.text
 
 
-def test_costs_are_subtracted_behind_the_penalties_and_rounded_with_them_once():
-    slots = slots_with([1, 2, 3, 1, 2], dry_multiplier=0.001, repetition_penalty=1.001)
-    logits = torch.full((1, V), 8.0, dtype=torch.bfloat16)
-    tokendraw.load("process_logits", "native", device="cpu").process(logits, slots, torch.tensor([1]))
-    exact = np.float32(8) / np.float32(1.001) - np.float32(0.001)
-    assert logits[0, 3] == torch.tensor(exact).to(torch.bfloat16)
-    assert edited(slots_with([7] * 40, dry_multiplier=3.0), value=INF) == [[INF] * V]
-    assert costs([1, 2, 3, 4, 9, 1], [2, 3, 4]) == [{}, {3: 1}, {4: 2}, {9: 4}]  # drafts count
-
-
 # Penalties of the last tokens alone
 
 PENALTIES = {"repetition_penalty": 2.0, "frequency_penalty": 0.5, "presence_penalty": 0.25}
@@ -72,12 +61,6 @@ def test_a_token_leaves_the_window_step_by_step():
         [8, 8, once, once, once, 8],
         [8, 8, 8, once, once, once],
     ]
-
-
-def test_drafts_before_a_row_push_tokens_out_of_the_window_and_placeholders_do_too():
-    slots = slots_with([0, 1], [2], presence_penalty=1.0, penalty_last_n=2)
-    penalized = [[i for i, x in enumerate(row) if x == -1] for row in edited(slots, [3, V, 2])]
-    assert penalized == [[2], [2, 3], [3], [2]]
 
 
 # A thinking budget: once it is spent, the ids of the end come one by one, whatever else would be allowed

@@ -4,19 +4,17 @@ import _thread
 import sys
 import threading
 import time
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 
 import isolation
-import tokendraw
-from tokendraw import Drafts, Need, RequestSlots, SamplingMetadata, SamplingParams, load_sampler
+from tokendraw import Drafts, SamplingMetadata, SamplingParams, load_sampler
 from tokendraw._torch.threads import _setters
 from tokendraw_native import row_threads, threshold_search
 from tokendraw_native.row_threads import CHUNK_LOGITS, map_steps, share_threads
-from tokendraw_native.topk import argmax, topk
 
 ROWS, VOCAB_SIZE = 64, 40_000
 """Five chunks of statistics, two of largest values."""
@@ -54,75 +52,6 @@ def logits_of(dtype=torch.float32):
     logits[40] = -torch.inf
     logits[50, 3:9] = torch.inf
     return logits.to(dtype)
-
-
-def tensors(output):
-    """List the tensors of an output and of the records inside."""
-    values = [getattr(output, field.name) for field in fields(output)] if is_dataclass(output) else output
-    for value in values:
-        if is_dataclass(value):
-            yield from tensors(value)
-        elif value is not None:
-            yield value
-
-
-def mixed(**fields):
-    requests = [*REQUESTS.values()]
-    return [replace(requests[row % 7], seed=row if row % 3 else None, **fields) for row in range(ROWS)]
-
-
-def sampling(requests, *, logits=None, need=None):
-    own = load_sampler("native", device="cpu", need=need)
-    logits = logits_of() if logits is None else logits
-    metadata = SamplingMetadata.from_params(requests, positions=range(ROWS))
-    return lambda: own.sample(logits, metadata)
-
-
-def verifying(mode, logprobs):
-    own, logits = load_sampler("native", device="cpu"), logits_of()
-    metadata = SamplingMetadata.from_params(mixed(logprobs=logprobs), positions=range(ROWS))
-    draft_logits = logits_of()[: ROWS - 16].roll(1, 1)
-    drafts = Drafts.from_counts(torch.arange(ROWS - 16), [3] * 16, draft_logits=draft_logits)
-    return lambda: own.verify(logits, drafts, metadata, mode=mode)
-
-
-def editing():
-    processor = tokendraw.load("process_logits", "native", device="cpu")
-    slots = RequestSlots(ROWS, 40, VOCAB_SIZE)
-    edits = {"repetition_penalty": 1.2, "logit_bias": {7: 2.0}, "allowed_token_ids": range(30_000)}
-    for slot in range(ROWS):
-        slots.add(slot, SamplingParams(**edits), prompt_token_ids=[slot, 2 * slot, 5])
-    logits, mask = logits_of(), torch.randint(-(2**31), 2**31, (ROWS, VOCAB_SIZE // 32)).to(torch.int32)
-    return lambda: [processor.process(logits.clone(), slots, torch.arange(ROWS), mask).view(torch.int32)]
-
-
-CALLS = {
-    **{
-        name: partial(sampling, [replace(REQUESTS[name], logprobs=3)] * ROWS)
-        for name in ("none", "top-p", "greedy")
-    },
-    "mixed": partial(sampling, mixed()),
-    "processed, fp64": lambda: sampling(
-        mixed(logprobs=4), need=Need(logprobs_mode="processed_logprobs", gumbel_dtype="fp64")
-    ),
-    "bfloat16": lambda: sampling(mixed(), logits=logits_of(torch.bfloat16)),
-    "an expanded row": lambda: sampling([REQUESTS["top-p"]] * ROWS, logits=logits_of()[:1].expand(ROWS, -1)),
-    **{f"{mode} of drafts": partial(verifying, mode, 2) for mode in ("rejection", "coupled")},
-    "drafts without logprobs": partial(verifying, "rejection", None),
-    "edits": editing,
-}
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_a_call_returns_the_same_with_any_number_of_threads(name):
-    call, outputs = CALLS[name](), []
-    for count in (1, 2, 4):
-        torch.set_num_threads(count)
-        torch.manual_seed(11)
-        outputs.append([*tensors(call())])
-        assert torch.get_num_threads() == count
-    for output in outputs[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(outputs[0], output, strict=True))
 
 
 @pytest.mark.parametrize("start", ["refused", "late"])
@@ -268,22 +197,6 @@ def test_a_small_batch_is_drawn_by_the_calling_thread_alone_and_a_large_one_is_s
 
 
 # Other ways to a result
-
-
-@pytest.mark.parametrize("size", [100, 16_385, 151_936])
-def test_the_largest_by_way_of_blocks_are_those_of_torch(size):
-    generator = torch.Generator().manual_seed(size)
-    for x in (
-        torch.randn(3, size, generator=generator).bfloat16(),
-        torch.randint(0, 5, (3, size), generator=generator).float(),  # ties in every block
-        torch.arange(3 * size).view(3, size).float(),  # all in the last blocks, and behind them
-    ):
-        assert torch.equal(argmax(x), x.argmax(-1))
-        for n in (1, 51):
-            values, ids = topk(x, n)
-            assert torch.equal(values, x.topk(n).values)
-            assert torch.equal(x.gather(-1, ids), values)
-            assert all(len(set(row.tolist())) == len(row) for row in ids)
 
 
 @pytest.mark.parametrize("numpy", [True, False], ids=["numpy", "torch"])

@@ -14,7 +14,6 @@ from fake_dists import (
     NATIVE_SERVES,
     ONE_OF_THE_OPERATIONS,
     RECORD,
-    SERVED_BY_NATIVE,
     add_scaler,
     add_third_operation,
     discovered,
@@ -149,22 +148,6 @@ def test_what_is_asked_of_it_and_what_it_returns_is_checked_in_words(dists):
     assert state(need=scale_need(rounding="down")) == (State.UNAVAILABLE, reason)
 
 
-def test_what_a_plugin_says_of_it_and_its_object_are_held_against_its_record(dists):
-    add_scaler(dists, capabilities="roundings=('up',)")
-    dists.add_plugin("beta", scaler("beta").replace("def scale", "def weigh"))
-    assert state() == (
-        State.BROKEN,
-        "ScaleCapabilities.roundings of the operation 'scale' needs a tuple of 'nearest' or 'down', found ('up',)",
-    )
-    assert "beta: tokendraw_build needs to return an object with a method scale, found Scaler" in only()
-
-
-def test_an_operation_can_be_switched_off(dists, monkeypatch):
-    monkeypatch.setenv("TOKENDRAW_DISABLE", "scale")
-    with pytest.raises(InvalidParameterError, match="is disabled: switched off by TOKENDRAW_DISABLE"):
-        tokendraw.load("scale")
-
-
 BROKEN = {
     "OPERATION = 3": "'scale_operation:OPERATION' needs to be a tokendraw.plugin.Operation, found int",
     RECORD.replace('"scale"', '"weigh"'): (
@@ -217,60 +200,3 @@ def test_an_operation_of_tokendraw_s_own_says_what_to_install():
 
 
 # The command line tells of it
-
-
-def test_it_is_listed_and_shown(dists):
-    add_scaler(dists, capabilities="roundings=('nearest', 'down')")
-    lines = call("list", "--operation", "scale").stdout.splitlines()
-    assert [line.split()[:2] for line in lines[1:3]] == [["acme", "available"], ["native", "unavailable"]]
-    assert f"needs the operation scale, found {NATIVE_SERVES}" in " ".join(" ".join(lines).split())
-    assert "needs the operation sample, found scale" in call("list").stdout
-    shown = call("show", "acme").stdout
-    assert shown.startswith("acme\n  summary       scales rows\n  state         available\n")
-    assert shown.endswith(
-        "\noperation scale\n"
-        "  device types        cpu\n"
-        "  compute capability  any\n"
-        "  ROCm architectures  any\n"
-        "  least SMs           0\n"
-        "  roundings           nearest, down\n"
-        "  negative            no\n"
-        "  graph safe          no\n"
-        "  sync free           no\n"
-    )
-    (entry,) = json.loads(call("show", "acme", "--json").stdout)["candidates"]
-    assert entry["operations"]["scale"]["roundings"] == ["nearest", "down"]
-
-
-def test_it_is_resolved_explained_and_given_its_own_need_by_the_names_of_its_fields(dists):
-    add_scaler(dists, capabilities="roundings=('nearest', 'down')")
-    ask = ("resolve", "--operation", "scale", "--device", "cpu")
-    assert call(*ask).stdout == "acme\n"
-    assert call(*ask, "--explain").stdout.startswith(
-        "scale on cpu: acme\n"
-        "\n"
-        "decisions\n"
-        "  acme    available    best available, priority 50\n"
-        "  native  unavailable  needs the operation scale, found process_logits, sample, score and verify\n"
-        "\n"
-        "who serves what\n"
-        "  acme    all calls but negative factors\n"
-        "  nobody  negative factors\n"
-    )
-    assert json.loads(call(*ask, "--json", "--need", "rounding=down").stdout)["need"] == {
-        "graph_safe": False,
-        "sync_free": False,
-        "rounding": "down",
-    }
-    refused, usage = call(*ask, "--need", "rounding=up"), call(*ask, "--gumbel-dtype", "fp64")
-    assert (refused.exit_code, usage.exit_code) == (2, 2)
-    words = "'rounding' of ScaleNeed needs 'nearest' or 'down', found 'up'. Pass one of these."
-    assert refused.stderr.splitlines()[-1].removeprefix("Error: ") == words
-    words = "'gumbel_dtype' needs graph_safe, sync_free or rounding, found no such field of ScaleNeed."
-    assert words in usage.stderr
-
-
-def test_the_doctor_says_who_would_serve_it(dists):
-    add_scaler(dists)
-    report = call("doctor", "--no-build", "--json")  # another process knows no third operation
-    assert json.loads(report.stdout)["operations"] == {**SERVED_BY_NATIVE, "scale": "acme"}

@@ -10,7 +10,7 @@ import torch
 import tokendraw
 from calling import drafting, one_token, provider_of
 from fake_candidates import FILTERS, SEEDS, VERIFYING
-from tokendraw import LogprobsTensors, SamplerUnavailableError, SamplingMetadata, VerifyOutput, speculative
+from tokendraw import LogprobsTensors, SamplerUnavailableError, SamplingMetadata, VerifyOutput
 from tokendraw.output import PAD_TOKEN_ID
 from tokendraw.plugin import EDITS, ProcessCapabilities, VerifyCapabilities
 
@@ -98,39 +98,6 @@ def test_fewer_drafts_are_verified_where_another_power_of_two_holds_them(most, w
     backend, _ = warmed(**PLAIN, max_drafts=most)
     layouts = {layout_of(drafts) for _, drafts, _, _ in backend.verified}
     assert layouts == {*product(widths - {0}, ("flat", "padded")), (0, "flat")}
-
-
-def test_requests_logits_and_ids_have_the_forms_that_were_asked_for():
-    dtypes = [torch.float32, torch.bfloat16]
-    backend, _ = warmed(dtypes=dtypes, batch_sizes=[2, 5], row_stride=64, max_drafts=3, **PLAIN)
-    assert {drafts.num_requests for _, drafts, _, _ in backend.verified} == {2, 5}
-    for target, drafts, metadata, _ in backend.verified:
-        width, given = drafts.max_drafts, drafts.draft_logits
-        assert len(target) == drafts.num_requests * (width + 1) == metadata.num_rows
-        assert drafts.num_drafts == (width,) * drafts.num_requests
-        assert (target.dtype in dtypes, target.stride(), target.data_ptr() % 16) == (True, (64, 1), 0)
-        assert drafts.draft_token_ids.dtype == torch.int64
-        if width:
-            assert torch.equal(metadata.row_index, speculative.row_index(drafts.cu_num_logits, len(target)))
-            assert (given.dtype, given.stride(), given.data_ptr() % 16) == (target.dtype, (64, 1), 0)
-            assert target.untyped_storage().data_ptr() != given.untyped_storage().data_ptr()
-
-
-def test_the_modes_and_kinds_of_drafts_are_those_that_were_asked_for():
-    backend, _ = warmed(**PLAIN, max_drafts=2)
-    assert {(mode, d.kind) for _, d, _, mode in backend.verified if d.max_drafts} == {("rejection", "logits")}
-    asked = {"verify_modes": ["rejection", "coupled"], "draft_kinds": ["probs", "chosen"]}
-    backend, _ = warmed(**PLAIN, max_drafts=2, **asked)
-    assert {(mode, drafts.kind, drafts.max_drafts) for _, drafts, _, mode in backend.verified} == {
-        ("rejection", "probs", 2),
-        ("rejection", "chosen", 2),
-        ("coupled", "probs", 2),
-        ("rejection", "chosen", 0),
-        ("coupled", "chosen", 0),
-    }
-    for q in (drafts.draft_probs for _, drafts, _, _ in backend.verified if drafts.draft_probs is not None):
-        assert (q.dtype, q.is_contiguous()) == (torch.float32, True)
-        assert (q.sum(-1) - 1).abs().max() < 1e-5
 
 
 PROBS_ALONE = VerifyCapabilities(verify_modes=("rejection",), draft_kinds=("probs",))

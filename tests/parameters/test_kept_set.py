@@ -1,10 +1,13 @@
 """The kept set from thresholds: masks and lists of ids, and the thresholds of any bound."""
 
+import re
+
 import pytest
 import torch
 
+import call_tables
 import tokendraw
-from tokendraw import InvalidInputError, InvalidParameterError, Need, SamplingMetadata, SamplingParams
+from tokendraw import InvalidInputError, Need, SamplingMetadata, SamplingParams
 from tokendraw.plugin import kept_extremes, threshold_between
 
 INF, NAN = float("inf"), float("nan")
@@ -48,49 +51,18 @@ def test_a_ceiling_drops_what_is_larger():
     assert tokendraw.kept_mask(LOGITS, least, ceiling).sum(-1).tolist() == [2, 1, 2, 0]
 
 
-@pytest.mark.parametrize("rows", [0, 2])
-def test_no_rows_and_one_token(rows):
-    logits, least = torch.zeros(rows, 1), torch.full((rows,), -INF)
-    ids, counts, overflow = tokendraw.kept_ids(logits, least, 2)
-    assert (ids.tolist(), counts.tolist(), overflow.any().item()) == ([[0, -1]] * rows, [1] * rows, False)
-    assert tokendraw.kept_mask(logits, least).tolist() == [[True]] * rows
+def test_wrong_tensors_and_numbers_of_ids_are_refused():
+    def both(*given):
+        """Return the mask of tensors that both functions take, or refuse in one form of words."""
+        with pytest.raises(InvalidInputError) as caught:
+            tokendraw.kept_ids(*given[:2], 5, *given[2:])
+        with pytest.raises(InvalidInputError, match=re.escape(str(caught.value))):
+            tokendraw.kept_mask(*given)
+        raise caught.value
 
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ((torch.zeros(3), torch.zeros(1)), "'logits' needs floating-point numbers [rows, vocabulary]"),
-        ((torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1)), "found shape [1, 3] of torch.int64"),
-        (
-            (LOGITS, None),
-            "'threshold' needs a torch.Tensor, found None. Load the sampler with Need(threshold",
-        ),
-        ((LOGITS, torch.zeros(4).double()), "'threshold' needs dtype torch.float32"),
-        ((LOGITS, torch.zeros(3)), "'threshold' needs a number for each of 4 rows, found shape [3]"),
-        (
-            (LOGITS, torch.zeros(4, device="meta")),
-            "'threshold' needs the device of 'logits', cpu, found meta",
-        ),
-        (
-            (LOGITS, torch.zeros(4), torch.zeros(3)),
-            "'ceiling' needs a number for each of 4 rows, found shape [3].",
-        ),
-    ],
-    ids=range(7),
-)
-def test_wrong_tensors_are_refused(given, message):
-    with pytest.raises(InvalidInputError) as of_mask:
-        tokendraw.kept_mask(*given)
-    with pytest.raises(InvalidInputError) as of_ids:
-        tokendraw.kept_ids(*given[:2], 5, *given[2:])
-    assert message in str(of_mask.value)
-    assert message in str(of_ids.value)
-
-
-@pytest.mark.parametrize("max_ids", [0, 2.0, True, None])
-def test_a_wrong_number_of_ids_is_refused(max_ids):
-    with pytest.raises(InvalidParameterError, match="'max_ids' needs an integer of at least 1"):
-        tokendraw.kept_ids(LOGITS, torch.zeros(4), max_ids)
+    table = call_tables.Table(__file__, "kept_set_refusals.txt")
+    names = {"both": both, "LOGITS": LOGITS, "torch": torch, "kept_ids": tokendraw.kept_ids}
+    assert table.found(lambda: dict(names)) == table.text
 
 
 def test_extremes_of_columns_combine_to_those_of_rows():

@@ -128,16 +128,6 @@ def test_the_given_ids_come_back_in_their_order_and_other_rows_are_padded(native
         assert native.sample(LOGITS, metadata).logprobs.given_token_ids is None
 
 
-def test_each_step_of_a_verification_has_them(native):
-    target = torch.zeros(3, V)
-    target[0, 3] = 50.0
-    requests = SamplingMetadata.from_params([GIVEN, NONE], positions=[0, 4])
-    found = native.verify(target, Drafts.from_lists([[3], []]), requests).logprobs
-    assert found.given_token_ids.tolist() == [[[3, 7, 1]] * 2, [[-1] * 3] * 2]
-    assert found.row(0, 0)[1] == TokenLogprob(3, 0.0, None)
-    assert found.row(1, 1) == []
-
-
 def test_slots_keep_the_ids_of_their_requests_and_the_result_is_as_wide_as_the_widest(native):
     slots = RequestSlots(4, 16, V, max_logprob_token_ids=5)
     before = slots.num_bytes

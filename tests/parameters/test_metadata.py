@@ -11,7 +11,7 @@ import torch
 
 import call_tables
 import tokendraw
-from calling import assert_same_rows, recording, refused
+from calling import recording, refused
 from tokendraw import (
     BatchFacts,
     Drafts,
@@ -25,7 +25,6 @@ from tokendraw import (
 V = 600
 EVERYTHING = SamplingParams(0.7, 20, 0.9, 0.1, seed=2**64 - 1, logprobs=3, filter_order="joint")
 PARAMS = [SamplingParams(temperature=0.7, top_k=300, seed=3, logprobs=2), SamplingParams(top_p=0.4, seed=4)]
-INTEGERS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]
 
 
 # Columns of requests
@@ -118,36 +117,9 @@ def test_neither_inference_mode_nor_a_default_device_nor_pickle_changes_what_the
 # Integers of any dtype
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
-def test_every_integer_dtype_means_the_same(load_native, device, dtype):
-    """Also where a byte could be a mask, or where 8 bits do not hold V."""
-    logits = torch.from_numpy(np.random.default_rng(0).normal(size=(3, V)).astype(np.float32)).to(device)
-    parameters = {
-        "row_index": [1, 0, 1],
-        "positions": [5, 6, 7],
-        "top_k": [20, 120],
-        "seed": [3, 4],
-        "logprobs": [1, 3],
-    }
-
-    def draw(kind, *, by_slot):
-        given = {n: torch.tensor(v, dtype=kind, device=device) for n, v in parameters.items()}
-        if not by_slot:
-            given |= {n: given[n][given["row_index"].long()] for n in ("top_k", "seed", "logprobs")}
-            del given["row_index"]
-        return load_native().sample(logits, SamplingMetadata(**given, facts=BatchFacts(max_logprobs=3)))
-
-    for by_slot in (True, False):
-        assert_same_rows(draw(dtype, by_slot=by_slot), draw(torch.int64, by_slot=by_slot))
-    metadata = SamplingMetadata.from_params([SamplingParams(seed=3)] * 2, device=device, positions=[4, 5])
-
-    def verified(kind):
-        ids, offsets = (torch.tensor(v, dtype=kind, device=device) for v in ([17], [0, 2, 3]))
-        drafts = Drafts(draft_token_ids=ids, cu_num_logits=offsets, max_drafts=1)
-        return load_native().verify(logits, drafts, metadata).token_ids.tolist()
-
-    assert verified(dtype) == verified(torch.int64)
-    offsets = torch.tensor([0, 3, 100], dtype=dtype)  # count rows beyond what 8 bits hold
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8])
+def test_offsets_of_every_integer_dtype_count_rows_beyond_what_8_bits_hold(dtype):
+    offsets = torch.tensor([0, 3, 100], dtype=dtype)
     assert speculative.row_index(offsets, 300)[[0, 2, 3, 99, 299]].tolist() == [0, 0, 1, 1, 1]
     positions = speculative.row_positions(offsets, torch.tensor([100, 120], dtype=dtype), 300)
     assert positions[[0, 2, 3, 299]].tolist() == [100, 102, 120, 416]
@@ -179,15 +151,6 @@ def test_debug_looks_at_indices_that_changed_since(monkeypatch):
         InvalidParameterError,
         lambda: native.verify(torch.zeros(4, 20), drafts, SamplingMetadata()),
     )
-
-
-def test_kinds_of_rows_stay_known_when_positions_change_in_place():
-    """All columns arrive in a single allocation, and yet count their changes separately."""
-    metadata = SamplingMetadata.from_params(PARAMS, positions=[1, 2])
-    metadata.positions.add_(1)
-    assert metadata.row_kinds.is_current()
-    metadata.top_k.add_(1)
-    assert not metadata.row_kinds.is_current()
 
 
 # A step: other positions, the same requests

@@ -131,19 +131,4 @@ def test_a_torch_without_numpy_makes_its_own_words_and_a_default_dtype_or_device
         numpy_is_usable.cache_clear()
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
-@pytest.mark.parametrize("block", [1, 7, 64])
-def test_noise_that_is_made_in_blocks_is_the_noise_of_one_call(monkeypatch, block, dtype):
-    generator = torch.Generator().manual_seed(3)
-    seed, position = (torch.randint(0, 2**62, (5, 1), generator=generator) for _ in range(2))
-    for index, stream in (
-        (torch.arange(23), 3),
-        (torch.arange(115).view(5, 23), torch.arange(5).unsqueeze(-1)),
-    ):
-        whole = philox.gumbel(seed, position, index, stream, dtype)
-        with monkeypatch.context() as patch:
-            patch.setattr(philox, "_BLOCK_VARIATES", block)
-            assert torch.equal(philox.gumbel(seed, position, index, stream, dtype), whole)
-
-
 # Seeds of rows

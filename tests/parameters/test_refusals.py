@@ -75,6 +75,18 @@ def request(**fields):
     raise caught.value
 
 
+def unslotted(**fields):
+    """A batch without slots refuses what changes logits, whether columns are checked as such or row by row."""
+    asking = SamplingParams(**fields).check(V)
+    assert RowKinds.of([asking]).of_slot == (0,)
+    same_refusal(
+        *(
+            lambda odd=odd: SamplingMetadata.from_params([SamplingParams(**odd), asking])
+            for odd in ({}, {"top_k": np.int64(5)})
+        )
+    )
+
+
 def batch(params):
     same_refusal(lambda: SamplingMetadata.from_params(params), lambda: RowKinds.of(params))
 
@@ -184,36 +196,6 @@ def names():
 def test_what_is_refused_with_which_words():
     table = call_tables.Table(__file__, "refusals.txt")
     assert table.found(names) == table.text
-
-
-NEED_SLOTS = [
-    {"repetition_penalty": 1.2},
-    {"frequency_penalty": -0.5},
-    {"presence_penalty": 1},
-    {"logit_bias": {3: 1.0}},
-    {"allowed_token_ids": (3, 4)},
-    {"bad_words": [[3]]},
-    {"dry_multiplier": 0.8},
-    {"thinking_budget": (5, [1], [2])},
-    {"min_tokens": 5},
-    {"min_tokens": 5, "stop_token_ids": [3]},
-]
-
-
-@pytest.mark.parametrize("fields", NEED_SLOTS, ids=str)
-def test_a_batch_without_slots_refuses_what_changes_logits_and_says_what_to_do(fields):
-    field, value = next(iter(fields.items()))
-    asking = SamplingParams(**fields)
-    message = (
-        f"'{field}' of row 1 needs tokendraw.RequestSlots, which keep it beside the request's history, found {value!r} "
-        "and no slots. Add the request with slots.add, edit the logits with tokendraw.load('process_logits').process("
-        "logits, slots, row_index), and sample with slots.metadata(row_index, positions)."
-    )
-    for odd in ({}, {"top_k": np.int64(5)}):  # columns are checked as such, or row by row
-        params = [SamplingParams(**odd), asking]
-        refused(message, InvalidParameterError, lambda params=params: SamplingMetadata.from_params(params))
-    asking.check(V)
-    assert RowKinds.of([asking]).of_slot == (0,)
 
 
 OFF = SamplingParams(

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import aiter_stand_in as stand_in
-import tokendraw
 from fake_candidates import MI300X
 from fake_dists import fake_dists
 from goodness_of_fit import V, gaussians
@@ -91,29 +90,6 @@ def test_the_largest_k_goes_beside_the_tensor(sampler, ks, expected):
     sample(sampler, gaussians(3), [SamplingParams(top_k=k, top_p=0.9) for k in ks])
     assert renorm_call()["top_k_val"] == expected
     assert max(renorm_call()["top_k"].tolist()) == expected
-
-
-def test_without_the_largest_k_the_operator_overruns_its_scratch(sampler):
-    """The fault behind the number beside the tensor."""
-    probs, top_k = torch.softmax(gaussians(2), -1), torch.tensor([60, 60], dtype=torch.int32)
-    for number, message in ((0, "60 ids in row 1 of scratch for 50 each"), (10, "of scratch for 10 each")):
-        with pytest.raises(RuntimeError, match=message):
-            torch.ops.aiter.top_k_renorm_probs(probs, top_k, number)
-
-
-def test_an_unknown_largest_k_is_taken_to_be_the_vocabulary(sampler):
-    ready = SamplingMetadata(
-        top_k=torch.tensor([70, 3]),
-        top_p=torch.tensor([0.9, 0.9]),
-        facts=tokendraw.BatchFacts(any_joint=False),
-    )
-    sampler.sample(gaussians(2), ready)
-    assert renorm_call()["top_k_val"] == V
-
-
-def test_a_row_without_mass_would_read_out_of_bounds(sampler):
-    with pytest.raises(RuntimeError, match="a row without mass"):
-        torch.ops.aiter.top_p_sampling_from_probs(torch.zeros(1, 5), None, None, 2.0)
 
 
 def test_more_rows_than_kernels_can_count_are_drawn_in_parts(sampler):

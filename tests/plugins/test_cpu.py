@@ -1,6 +1,4 @@
-"""The compiled backend of CPUs: the kit in every instruction set, rows of its own shortcuts, threads."""
-
-from functools import partial
+"""The compiled backend of CPUs: the kit in every instruction set, rows of its own shortcuts, refusals."""
 
 import pytest
 import torch
@@ -58,10 +56,6 @@ def test_the_plugin_builds_the_fastest_one():
         assert backend._context._target == TARGETS[0]
 
 
-def gaussian(*shape, seed=1):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 def rows_that_a_sample_misjudges():
     """A wide nucleus is guessed from every 16th vector or so: here these alone are large, or small."""
     size = 1 << 17
@@ -86,10 +80,6 @@ def rows_with_a_large_logit_that_a_sample_misses():
     ]
 
 
-def rows_of_which_every_token_is_ranked():
-    return gaussian(6, 1500), [SamplingParams(top_p=0.9, seed=row, logprobs=-1) for row in range(6)]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
@@ -97,7 +87,6 @@ def rows_of_which_every_token_is_ranked():
     [
         rows_that_a_sample_misjudges,
         rows_with_a_large_logit_that_a_sample_misses,
-        rows_of_which_every_token_is_ranked,
     ],
 )
 @pytest.mark.fast_first
@@ -120,65 +109,6 @@ def test_rows_beyond_the_drafts_read_no_memory_behind_them():
     logits = torch.zeros(5, 40)
     CpuProcessor().process(logits, slots, torch.zeros(1, dtype=torch.int64), None, drafts)
     assert logits.nonzero().tolist() == [[1, 2], *([row, token] for row in (2, 3, 4) for token in (2, 3))]
-
-
-def drawn(logits):
-    requests = [SamplingParams(seed=row, top_p=(1.0, 0.9)[row % 2]) for row in range(len(logits))]
-    metadata = SamplingMetadata.from_params(requests, positions=range(len(logits)))
-    return CpuSampler(Need()).sample(logits, metadata).token_ids
-
-
-def verified(logits):
-    drafts = Drafts.from_lists([[row, 5] for row in range(8)], draft_logits=logits[:16])
-    rows = SamplingMetadata.from_params([SamplingParams(seed=row) for row in range(24)], positions=range(24))
-    return CpuVerifier(Need()).verify(logits, drafts, rows).token_ids
-
-
-def edited(logits):
-    slots = RequestSlots(num_slots=24, max_tokens=90, vocab_size=logits.shape[1], device=CPU)
-    for slot in range(24):
-        tokens = [slot, *range(40), slot]
-        slots.add(slot, SamplingParams(repetition_penalty=1.3, dry_multiplier=0.8), tokens)
-    return CpuProcessor().process(logits.clone(), slots, torch.arange(24))
-
-
-@pytest.mark.parametrize("call", [drawn, verified, edited])
-def test_any_number_of_threads_has_the_same_output(call):
-    logits, before, found = gaussian(24, 20_011), torch.get_num_threads(), []
-    try:
-        for threads in (1, 3, 2):
-            torch.set_num_threads(threads)
-            found.append(call(logits))
-    finally:
-        torch.set_num_threads(before)
-    assert found[0].equal(found[1])
-    assert found[0].equal(found[2])
-
-
-@pytest.mark.parametrize("call", [drawn, verified])
-def test_logits_of_any_stride_have_the_tokens_of_their_copies(call):
-    logits = gaussian(24, 3000)
-    wide = torch.full((24, 3100), torch.inf)
-    wide[:, 50:3050] = logits
-    wanted = call(logits)
-    assert call(wide[:, 50:3050]).equal(wanted)
-    assert call(logits.T.contiguous().T).equal(wanted)
-    assert call(logits[:1].expand(24, -1)).equal(call(logits[:1].repeat(24, 1)))
-
-
-def test_requests_without_seeds_draw_from_the_generator_of_torch():
-    logits, unseeded = gaussian(9, 1025), SamplingMetadata()
-    drafts = Drafts.from_lists([[1, 2]] * 3, draft_logits=logits[:6])
-    verifier, tokens = CpuVerifier(Need()), []
-    for call in (
-        partial(verifier.sample, logits, unseeded),
-        partial(verifier.verify, logits, drafts, unseeded),
-    ):
-        for seed in (1, 1, 2):
-            torch.manual_seed(seed)
-            tokens.append(call().token_ids)
-        assert tokens[-3].equal(tokens[-2])
-        assert not tokens[-2].equal(tokens[-1])
 
 
 META = torch.zeros(2, 30, device="meta")

@@ -3,6 +3,7 @@ which batch, and what its kernels do not do by themselves.
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +11,11 @@ import torch
 
 import flashinfer_stand_in as stand_in
 import tokendraw_flashinfer
+from call_tables import pairs
 from fake_candidates import H100
 from fake_dists import fake_dists
-from goodness_of_fit import FALSE_ALARM, INF, NAN, V, binomial_interval, chi_square, gaussians
-from tokendraw import BatchFacts, Drafts, Need, PluginError, SamplingMetadata, SamplingParams, operations
+from goodness_of_fit import NAN, V, gaussians
+from tokendraw import Need, PluginError, SamplingMetadata, SamplingParams, operations
 from tokendraw.backends import proof
 from tokendraw.providers import gather
 from tokendraw.resolution import Choice
@@ -22,7 +24,7 @@ from tokendraw_flashinfer.sampler import FlashInferSampler
 from tokendraw_flashinfer.signatures import EntryPoints
 from tokendraw_flashinfer.verifier import FlashInferVerifier
 from tokendraw_testing import Effort, Status, Subject, properties, run
-from verifying import chains, gaussian, softmax, verify
+from verifying import gaussian, softmax, verify
 
 CPU = torch.device("cpu")
 OLD, NEW = stand_in.SOURCES
@@ -136,26 +138,10 @@ def test_the_core_builds_and_proves_it(version, tmp_path, monkeypatch, operation
 # Which kernels serve which batch.
 
 
-KINDS = {
-    "no filter": (SamplingParams(temperature=0.7), ["softmax", "sampling_from_probs"]),
-    "min-p": (SamplingParams(min_p=0.1), ["softmax", "min_p_sampling_from_probs"]),
-    "top-k": (SamplingParams(top_k=4), ["softmax", "top_k_sampling_from_probs"]),
-    "top-k and min-p": (SamplingParams(top_k=4, min_p=0.1), ["softmax", "top_k_sampling_from_probs"]),
-    "top-p": (SamplingParams(top_p=0.8), ["softmax", "top_p_sampling_from_probs"]),
-    "both": (TWO_FILTERS, ["softmax", "top_k_renorm_probs", "top_p_sampling_from_probs"]),
-    "joint": (JOINT, ["softmax", "top_k_top_p_sampling_from_probs"]),
-    "both orders": (
-        [TWO_FILTERS, JOINT, JOINT],
-        ["softmax", "top_k_renorm_probs", "top_p_sampling_from_probs"],
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_go_to_their_entry_points(sampler, kind):
-    params, expected = KINDS[kind]
-    sampler.sample(gaussians(3), metadata_of(params, 3))
-    assert called() == expected
+@pytest.mark.parametrize(("requests", "functions"), pairs(Path(__file__).with_name("entry_points.txt")))
+def test_rows_go_to_their_entry_points(sampler, requests, functions):
+    sampler.sample(gaussians(3), metadata_of(eval(requests, globals()), 3))
+    assert " ".join(called()) == functions
 
 
 @pytest.mark.parametrize(
@@ -219,21 +205,6 @@ def test_the_fused_sampler_draws_where_it_can_and_ties_do_not_matter(
     for backend, may_be_fused in ((either, version == NEW), (sampler, False)):
         found = backend.sequence(metadata, vocab_size, capturing=capturing)
         assert (found is kernel_sequences.FUSED) == (may_be_fused and is_fused)
-
-
-def test_the_fused_sampler_is_passed_over_where_the_largest_k_is_unknown(either):
-    ready = SamplingMetadata(top_k=torch.tensor([5, 5]), facts=BatchFacts(all_top_k=True))
-    assert either.sequence(ready, 5000) is not kernel_sequences.FUSED
-
-
-def test_fused_sequences_need_a_supported_device():
-    class Everything:
-        def unsupported(self, *steps):
-            return None
-
-    for capability, expected in (((8, 9), False), ((9, 0), True), (None, True)):
-        available = kernel_sequences.available(kernel_sequences.SEQUENCES, Everything(), "either", capability)
-        assert (kernel_sequences.FUSED in available["top_k"]) == expected
 
 
 def test_building_calls_every_sequence_once_so_requests_compile_nothing(version):
@@ -306,31 +277,6 @@ def test_more_than_kernels_can_count_is_verified_in_parts(version, max_elements,
     assert output.token_ids[1::2].tolist() == best[1::2].tolist()
 
 
-def test_a_grid_takes_at_most_its_limit_of_rows(verifier):
-    """65535 rows of the target, 3 a request."""
-    requests = 21_900
-    q = torch.full((1, 4), 0.25).expand(2 * requests, 4)
-    drafts = Drafts.from_counts(torch.zeros(2 * requests, dtype=torch.int64), [2] * requests, draft_probs=q)
-    metadata = SamplingMetadata(top_p=torch.full((3 * requests,), 0.9))
-    verifier.verify(torch.zeros(3 * requests, 4), drafts, metadata)
-    sizes = [len(found["probs"]) for found in calls_of("top_p_renorm_probs")]
-    assert sizes == [65535, 3 * requests - 65535]
-
-
-def test_unaligned_probabilities_are_copied(verifier):
-    inputs = torch.full((1 + 4 * 8,), 1 / 8)[1:].view(4, 8)
-    verify(verifier, gaussian(6, 8), [[1, 2], [3, 4]], SamplingParams(), draft_probs=inputs)
-    (arguments,) = calls_of("chain_speculative_sampling")
-    assert arguments["draft_probs"].data_ptr() % 16 == 0
-
-
-@pytest.mark.parametrize("shape", [(0, 50), (3, 1)])
-def test_batches_without_a_choice_launch_nothing(sampler, shape):
-    output = sampler.sample(torch.zeros(shape), metadata_of(TWO_FILTERS, shape[0]))
-    assert (output.token_ids.tolist(), output.valid.tolist()) == ([0] * shape[0], [True] * shape[0])
-    assert called() == []
-
-
 # What the kernels do not do by themselves.
 
 
@@ -358,55 +304,7 @@ def test_drafts_from_the_distribution_of_the_target_are_accepted_even_if_u_is_1(
     assert output.num_accepted.tolist() == [1] * 3000
 
 
-P = np.array([0.4, 0.3, 0.2, 0.1])
-RESIDUALS = {
-    **{
-        f"an impossible draft, q = {bad}": ([bad, 0.05, 0.5, 0.45], 0.0, [0.4, 0.25, 0.0, 0.0], bad == 0.0)
-        for bad in (0.0, -0.5, NAN, INF, -INF)
-    },
-    "invalid probabilities, which count as 0": ([0.8, NAN, -2.0, INF], 0.5, [0.0, 0.5, 1 / 3, 1 / 6], False),
-    "q above p everywhere, as after a sum in float16": (2 * P, 0.5, P, True),
-}
-"""Probabilities of the drafts, the share of accepted ones, where the next token comes from, and the flag."""
-
-
-@pytest.mark.parametrize(("q", "share", "residual", "is_valid"), RESIDUALS.values(), ids=RESIDUALS)
-@pytest.mark.fast_first
-def test_a_rejected_draft_is_replaced_from_the_residual(verifier, q, share, residual, is_valid):
-    """The rejected token may be drawn again; an empty residual gives way to the target."""
-    requests = 40_000
-    target = np.tile(np.log(P).astype(np.float32), (2 * requests, 1))
-    drafts = torch.tensor(np.asarray(q)).expand(requests, 4)
-    output = verify(verifier, target, [[0]] * requests, SamplingParams(), draft_probs=drafts)
-    rejected = output.num_accepted.numpy() == 0
-    low, high = binomial_interval(requests, 1 - share)
-    assert low <= rejected.sum() <= high
-    drawn = output.token_ids.numpy()[rejected, 0]
-    assert chi_square(drawn, np.array(residual) / np.sum(residual)) > FALSE_ALARM
-    assert output.valid.tolist() == [is_valid] * requests
-
-
-@pytest.mark.parametrize("outside", [-1, 50, 2**31 - 1, -(2**63)])
-def test_an_id_outside_the_vocabulary_is_rejected_and_reads_nothing(verifier, outside):
-    """The plugin does not advertise such batches, but a caller may have promised that there are none."""
-    target = gaussian(6, 50)
-    rows = np.full((4, 50), NAN)
-    output = verify(verifier, target, [[outside, 5]] * 2, SamplingParams(top_k=1), draft_probs=rows)
-    assert output.num_accepted.tolist() == [0, 0]
-    assert chains(output) == [[int(target[row].argmax())] for row in (0, 3)]
-    assert output.valid.all()
-
-
 # What it refuses.
-
-
-def test_what_it_offers_of_a_verification_is_what_its_kernel_does(version):
-    found = plugin.tokendraw_describe().operations["verify"]
-    assert (found.verify_modes, found.draft_kinds) == (("rejection",), ("probs", "logits"))
-    assert (found.ragged_drafts, found.placeholder_drafts, found.greedy) == (False, False, False)
-    assert (found.seeding, found.tie_rule, found.logprobs_modes) == ("launch", "value", ())
-    assert found.filter_orders == ("top_k_first", "joint")
-    assert [name for name, _ in found.filters] == ["top_k", "top_p", "min_p"]
 
 
 KNOWN_Q = {"draft_probs": torch.full((2, 300), 1 / 300)}

@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import flashinfer_stand_in
+from call_tables import pairs
 from fake_candidates import H100, LAPTOP, MI300X
 from fake_dists import fake_dists
 from tokendraw import SamplerUnavailableError, operations
@@ -34,94 +35,11 @@ HOSTS = {"native": LAPTOP, "triton-gumbel": H100, "flashinfer": H100, "ops-flash
 
 ONE_FILTER = "draws by rejection"
 FUSED = "draws by rejection, or fused where every row has a k up to 1024"
-PACK = "pack_sm90_w4"
-V1, V2 = "packs layout v1", "packs layout v2"
-NO_MASS = "reads out of bounds for rows without mass (pull request 3658), so it gets none"
-ROCM_10 = "has no sampling kernels on ROCm 10 (pull request 4754)"
-
-
-def used(plugin, version, operation, says=""):
-    priority = {"native": 0, "triton-gumbel": 50, "flashinfer": 40, "ops-flashinfer": 40, "aiter": 30}[plugin]
-    words = f"; {TABLES[plugin].distribution} {version} {says}" if says else ""
-    return plugin, operation, version, f"best available, priority {priority}{words}"
-
-
-def refused(plugin, version, operation, says=""):
-    upstream = TABLES[plugin]
-    words = f", which {says}" if says else ""
-    return (
-        plugin,
-        operation,
-        version,
-        f"needs {upstream.distribution} {upstream.versions}, found {version}{words}",
-    )
-
-
-def refused_for(plugin, version, operation, says):
-    """Refused for a single operation, with the first supported release."""
-    upstream = TABLES[plugin]
-    rows = [row for row in upstream.releases if row.operation == operation and not row.refused]
-    return (
-        plugin,
-        operation,
-        version,
-        f"needs {upstream.distribution} >={rows[0].since}, found {version}, which {says}",
-    )
-
-
-def every(decision, plugin, versions, says="", operation="sample"):
-    return [decision(plugin, version, operation, says) for version in versions.split()]
-
-
 DECISIONS = [
-    *every(refused, "native", "1.13.1 2.5.1 2.5.1+cu121", "was never run"),
-    *every(refused, "native", "2.6.0rc1 2.6.0.dev20241112+cu124"),
-    *every(used, "native", "2.6 2.6.0+cu124 2.11.0 2.13.0+cpu 2.14.0.dev20261101+cpu 2.14.0rc3"),
-    *every(
-        refused, "triton-gumbel", "2.1.0 3.3.1 3.3.1.post1", "takes no NamedTuple as an argument of a kernel"
-    ),
-    *every(refused, "triton-gumbel", "3.4.0rc1"),
-    *every(used, "triton-gumbel", "3.4.0 3.4.0+git8c5c1c2 3.6.0 3.7.1 4.0.0.dev1"),
-    *every(used, "triton-gumbel", "3.4.0 3.7.1", operation="verify"),
-    *every(refused, "flashinfer", "0.5.3 0.6.6 0.6.6.post1 0.6.6+cu128", "returns no valid flag"),
-    *every(refused, "flashinfer", "0.6.7rc1 0.6.7.dev20260301 0.8.0rc1 0.8.0.dev1 0.8 1.0"),
-    *every(used, "flashinfer", "0.6.7 0.6.7.post3 0.6.18.post1 0.7.0.post1+cu130", ONE_FILTER),
-    *every(used, "flashinfer", "0.7.1rc1 0.7.1.dev20260901 0.7.1 0.7.2.post1+cu130 0.7.99", FUSED),
-    *every(refused, "flashinfer", "0.6.6", "returns no valid flag", "verify"),
-    *every(used, "flashinfer", "0.6.7 0.7.2.post1", operation="verify"),
-    *every(refused_for, "ops-flashinfer", "0.6.7 0.6.9 0.6.9.post1+cu128", "packs no weights for SM90", PACK),
-    *every(
-        used, "ops-flashinfer", "0.6.10.dev20260401 0.6.10 0.6.10.post1 0.6.11 0.6.11.post2 0.6.12", V1, PACK
-    ),
-    *every(used, "ops-flashinfer", "0.6.13 0.6.14 0.6.15 0.6.15.post1+cu130", V1, PACK),
-    *every(used, "ops-flashinfer", "0.6.16rc1 0.6.16 0.6.16.post1 0.6.16.post2 0.6.16.post2+cu129", V2, PACK),
-    *every(
-        used, "ops-flashinfer", "0.6.16.post3.dev1 0.6.16.post3 0.6.16.post4 0.6.17 0.6.17+cu130", V1, PACK
-    ),
-    *every(
-        used,
-        "ops-flashinfer",
-        "0.6.18rc1 0.6.18 0.6.18.post1 0.7.0 0.7.0.post1 0.7.1 0.7.2 0.7.2.post1",
-        V2,
-        PACK,
-    ),
-    *every(refused, "aiter", "0.1.5.post4 0.1.10.post3", "draws top-p wrongly (pull request 2035)"),
-    *every(
-        refused,
-        "aiter",
-        "0.1.11rc1 0.1.11 0.1.12.post2 0.1.12+rocm7",
-        "has operators that were never looked at",
-    ),
-    *every(refused, "aiter", "0.1.13.dev0 0.1.13rc5"),
-    *every(used, "aiter", "0.1.13 0.1.13.post1 0.1.16.post6+rocm7.1", NO_MASS),
-    *every(used, "aiter", "0.1.17rc0 0.1.17 0.1.19.post2", "reads within bounds"),
-    *every(used, "aiter", "0.1.20.dev3 0.1.20", ROCM_10),
-    *every(
-        used,
-        "aiter",
-        "0.1.20.post1 0.1.20.post1+rocm7 0.2",
-        "has sampling kernels on ROCm 10 too (pull request 4843)",
-    ),
+    (plugin, operation, version, words.format(version))
+    for line, words in pairs(Path(__file__).with_name("releases.txt"))
+    for plugin, operation, *versions in [line.split()]
+    for version in versions
 ]
 """Plugin, operation, version, and the words of the decision."""
 

@@ -1,7 +1,6 @@
 """Loading: what is built and wrapped, by arguments and settings, what is refused, and what is warned of."""
 
 import sys
-import threading
 import warnings
 from functools import partial
 from pathlib import Path
@@ -14,8 +13,6 @@ from call_tables import pairs
 from fake_dists import (
     EVERYTHING,
     SERVED_BY_NATIVE,
-    faulty,
-    place,
     plugin,
     serving_both,
 )
@@ -84,15 +81,6 @@ class TestWhatIsLoaded:
         assert draw(sampler) == [1, 0, 2]
         with pytest.warns(SamplerFallbackWarning, match="a row came to acme"):
             sampler.sample(torch.zeros(1, 3), SamplingMetadata.from_params([SamplingParams()]))
-
-    def test_a_companion_that_fails_its_proof_makes_room_for_the_next(self, dists):
-        dists.add_plugin("acme", plugin("acme", capabilities="dtypes=('float32',)"))
-        beta = plugin("beta", priority=40, capabilities=EVERYTHING, build="raise OSError('no driver')")
-        dists.add_plugin("beta", beta)
-        sampler = load_sampler(device="cpu")
-        assert (sampler.name, sampler.resolution.companion) == ("acme", "native")
-        reasons = {d.name: d.reason for d in sampler.resolution.decisions}
-        assert reasons["beta"] == f"tokendraw_build raised OSError: no driver {place(beta, 'driver', 'beta')}"
 
     @pytest.mark.parametrize(
         ("operations", "act", "built"),
@@ -253,14 +241,6 @@ class TestWithoutCompanion:
                 f"{mend}, or, if the batch holds none, say so in SamplingMetadata.facts."
             )
 
-    def test_nobody_takes_over(self, dists):
-        dists.add_plugin("acme", faulty("acme", "raise OSError('gone')"))
-        alone = load_sampler(device="cpu", companion=False)
-        for _ in range(2):
-            with pytest.raises(OSError, match="gone"):
-                alone.sample(LOGITS, SEEDED)
-        assert alone.name == "acme"
-
 
 def load_and_catch():
     with warnings.catch_warnings(record=True) as caught:
@@ -318,32 +298,6 @@ class TestWarnings:
             assert str(raised.value) == (  # which claims nothing that does not happen
                 f"{message.replace(USING, '')} TOKENDRAW_STRICT=1 makes this warning an error."
             )
-
-    def test_a_plugin_that_is_passed_over_is_told_of_once_by_sixteen_threads_and_a_second_one_never(
-        self, dists, monkeypatch
-    ):
-        dists.add_plugin("acme", NO_LIBRARY)
-        names = []
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            threads = [
-                threading.Thread(target=lambda: names.append(load_sampler(device="cpu").name))
-                for _ in range(16)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        assert (names, len(caught)) == (["native"] * 16, 1)
-        dists.add_plugin("beta", "raise OSError('no libbeta')")
-        assert load_and_catch() == []
-
-    def test_an_untested_upstream_whose_draw_fails_is_only_passed_over(self, dists, monkeypatch):
-        dists.add("acme-kernels", "2.5")
-        dists.add_plugin("acme", plugin("acme", upstream=UPSTREAM, build="raise OSError"))
-        assert [w.category for w in load_and_catch()] == [SamplerFallbackWarning]
-        monkeypatch.setenv("TOKENDRAW_DISABLE", "acme")
-        assert load_and_catch() == []
 
     @pytest.mark.parametrize("version", ["2.14.1+cpu", "2.15.0.dev20270101", "3.0"])
     def test_torch_is_the_programs_own_and_no_version_from_the_least_on_is_warned_of(

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-import isolation
 import tokendraw
 import tokendraw.bench
 import tokendraw.commands
@@ -146,30 +145,6 @@ def test_a_distribution_of_its_own_has_a_face_in_the_core(face, package):
     assert str(error.value) == f"module {face.__name__!r} has no attribute 'kit'"
 
 
-@pytest.mark.parametrize("part", ["testing", "bench"])
-def test_a_face_without_the_distribution_names_the_command_to_install(part, monkeypatch):
-    face = importlib.import_module(f"tokendraw.{part}")
-    monkeypatch.setitem(sys.modules, f"tokendraw_{part}", None)
-    with pytest.raises(ImportError) as error:
-        dir(face)
-    assert str(error.value) == (
-        f"'tokendraw_{part}' needs the distribution tokendraw-{part}, which is not installed; run "
-        f"`pip install ./{part}` in tokendraw's checkout."
-    )
-
-
-def test_errors_and_warnings_have_the_documented_bases():
-    bases = {
-        tokendraw.TokendrawError: "SamplerUnavailableError InvalidInputError PluginError",
-        ValueError: "InvalidParameterError InvalidInputError SettingsError",
-        tokendraw.TokendrawWarning: "SamplerFallbackWarning UntestedUpstreamWarning SettingsWarning",
-        UserWarning: "SamplerFallbackWarning UntestedUpstreamWarning SettingsWarning",
-    }
-    for base, names in bases.items():
-        assert all(issubclass(getattr(tokendraw, name), base) for name in names.split())
-    assert issubclass(tokendraw.resolution.DuplicatePluginError, tokendraw.PluginError)
-
-
 # ``help()`` of a public class describes each field: shapes, dtypes, units and the meaning of None.
 
 DESCRIBED = [
@@ -258,13 +233,6 @@ def loaded_after(code):
     return set(json.loads(python(f"{code}\n{REPORT}").splitlines()[-1]))
 
 
-def printed_after_torch(code):
-    """Return the last line that ``code`` prints in a process that has imported torch, from JSON."""
-    run = isolation.run_forked(code)
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout.splitlines()[-1])
-
-
 LIGHT = """
 import tokendraw
 from tokendraw import Need, SamplingParams, SamplerOutput
@@ -282,22 +250,6 @@ def test_neither_torch_nor_a_backend_is_loaded_before_a_sampler_is():
     assert loaded_after(LIGHT).isdisjoint(HEAVY)
 
 
-def test_a_name_that_needs_torch_says_so_where_it_is_missing():
-    code = """
-import sys
-sys.modules["torch"] = None
-for statement in ("from tokendraw import SamplingMetadata", "import tokendraw; tokendraw.Drafts"):
-    try:
-        exec(statement)
-    except ImportError as error:
-        print(error)
-"""
-    assert python(code).splitlines() == [
-        f"{name!r} needs torch, found it not installed; run `pip install torch`."
-        for name in ("SamplingMetadata", "Drafts")
-    ]
-
-
 def test_importing_tokendraw_loads_its_own_package_and_the_standard_library_alone():
     foreign = {
         name
@@ -305,25 +257,6 @@ def test_importing_tokendraw_loads_its_own_package_and_the_standard_library_alon
         if name not in sys.stdlib_module_names
     }
     assert foreign == {"tokendraw"}
-
-
-@pytest.mark.slow
-def test_draws_of_large_batches_load_no_symbolic_algebra():
-    """``torch.broadcast_shapes`` loads sympy: half a second, three without cached bytecode."""
-    code = """
-import torch, tokendraw
-
-sampler = tokendraw.load_sampler("native", device="cpu")
-every = {"temperature": 0.9, "top_k": 50, "top_p": 0.9, "min_p": 0.01, "logprobs": 3}
-params = [tokendraw.SamplingParams(**given) for given in ({}, {"seed": 7}, every, every | {"seed": 7})]
-metadata = tokendraw.SamplingMetadata.from_params(params * 16, positions=range(64))
-logits = torch.randn(64, 5000)
-sampler.sample(logits, metadata)
-drafts = tokendraw.Drafts.from_lists([[1, 2, 3]] * 16, device="cpu")
-for mode in ("rejection", "coupled", "block"):
-    sampler.verify(logits, drafts, metadata, mode=mode)
-"""
-    assert "sympy" not in set(printed_after_torch(f"{code}\n{REPORT}")) - loaded_after("import torch")
 
 
 def test_importing_tokendraw_reads_no_setting():

@@ -171,16 +171,6 @@ def test_prompts_outputs_and_allowed_ids_may_come_in_any_form(form, count):
     assert_holds(slots, {1: Held(SamplingParams(allowed_token_ids=ids or None), ids, ids[: count // 2])})
 
 
-@pytest.mark.parametrize("make", [range, lambda n: {*range(n)}, lambda n: bytes(range(256)) * (n // 256)])
-def test_ranges_sets_and_bytes_are_ids_and_a_default_device_of_the_host_changes_nothing(make):
-    ids, slots = make(1024), RequestSlots(2, 1300, MANY)
-    with torch.device("meta"):
-        slots.add(0, SamplingParams(allowed_token_ids=ids, logit_bias={3: 1.0}), ids, [3, 4])
-    assert_holds(
-        slots, {0: Held(SamplingParams(allowed_token_ids=[*ids], logit_bias={3: 1.0}), [*ids], [3, 4])}
-    )
-
-
 @pytest.mark.parametrize("count", [SHORT, LONG])
 @pytest.mark.parametrize("number", [-1, -5, MANY, 2**31 - 1, 2**31, 2**40, 2**63, -(2**70)])
 def test_a_number_out_of_range_is_a_placeholder_of_a_prompt_and_no_allowed_id(count, number):

@@ -59,23 +59,6 @@ def test_what_is_refused_with_which_words_and_changes_nothing():
         filled().num_slots = 1
 
 
-FULL = (
-    "'token_ids' of row 0 needs room for 1 in slot 2, found 6 tokens of 'max_tokens', 6. "
-    "Remove the request, or make RequestSlots with a larger max_tokens."
-)
-
-
-def test_a_full_request_is_found_and_others_go_on():
-    slots = filled()
-    for token in (5, 6):
-        slots.append([1, 2], [token, token])
-    with pytest.raises(InvalidParameterError) as refused:
-        slots.append([2], [7])
-    assert str(refused.value) == FULL
-    slots.append([1], [7])
-    assert slots.tables.num_tokens.tolist() == [0, 6, 6, 0]
-
-
 def test_rows_that_only_the_device_knows_may_be_of_any_request():
     """The host counts their tokens for all requests, and reads lengths once the fullest might be full."""
     slots = filled()

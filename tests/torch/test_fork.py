@@ -102,31 +102,6 @@ result += [[draw(), draw(SEEDED)], in_child(lambda: [torch.manual_seed(11) and d
 
 
 @pytest.mark.slow
-def test_workers_of_a_data_loader_keep_the_seeds_that_torch_gives_them() -> None:
-    drawn = result(
-        """
-class Rows(torch.utils.data.Dataset):
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, i):
-        return torch.tensor([torch.initial_seed(), *draw()])
-
-def epoch():
-    torch.manual_seed(5)
-    loader = torch.utils.data.DataLoader(Rows(), num_workers=2, batch_size=None, multiprocessing_context="fork")
-    return [row.tolist() for row in loader]
-
-sampler = load()
-base = torch.empty((), dtype=torch.int64).random_(generator=torch.Generator().manual_seed(5)).item()
-expected = [[base + i, *(torch.manual_seed(base + i) and draw())] for i in range(2)]
-result = [epoch(), epoch(), expected]
-"""
-    )
-    assert drawn[0] == drawn[1] == drawn[2]
-
-
-@pytest.mark.slow
 def test_beside_other_threads_the_seed_waits_for_the_first_draw_and_a_held_generator_is_no_deadlock() -> None:
     drawn, seeded, alone, done = result(
         """

@@ -92,30 +92,6 @@ def test_a_compiled_program_draws_the_tokens_of_the_eager_one(
         assert dict(counters["frames"]) == frames  # a call costs no compilation of its own
 
 
-@pytest.mark.slow
-def test_parameters_and_drafts_may_be_laid_out_in_it(sampler: Sampler) -> None:
-    device = sampler.device
-
-    def step(hidden: torch.Tensor) -> list[list[int]]:
-        rows = hidden.shape[0]
-        positions = torch.arange(rows, device=device)
-        batch = SamplingMetadata.from_params(params(rows), device=device, positions=positions)
-        first = sampler.sample(model(hidden), batch).token_ids
-        second = sampler.draft(model(hidden), batch.with_positions(first)).token_ids
-        ready = SamplingMetadata(
-            temperature=hidden[:, 0].abs(), seed=first, positions=second, top_k=second % 9 + 1
-        )
-        third = sampler.sample(model(hidden), ready).token_ids
-        drafts = Drafts.from_lists([[5, 7], [11]], device=device)
-        requests = SamplingMetadata.from_params(params(2), device=device, positions=[3, 8])
-        chains = sampler.verify(model(hidden), drafts, requests)
-        return [first.tolist(), second.tolist(), third.tolist(), chains.token_ids.flatten().tolist()]
-
-    given = [hidden_states(5, device, seed) for seed in range(3)]
-    compiled = torch.compile(step, backend="eager")
-    assert [compiled(hidden) for hidden in given] == [step(hidden) for hidden in given]
-
-
 def test_unseeded_rows_draw_anew_at_each_call_and_manual_seed_repeats_them(sampler: Sampler) -> None:
     step = torch.compile(a_step(sampler), backend="eager")
     flat, plain = torch.zeros(64, V, device=sampler.device), SamplingMetadata()

@@ -68,28 +68,6 @@ def test_a_damaged_torch_is_told_of_with_its_error_and_its_place(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("who", "arguments"),
-    [
-        ("Drawing", ("sample", "x.npy")),
-        ("Drawing", ("generate", "x")),
-        ("Checking", ("check", "native")),
-        ("A sampler", ("bench",)),
-    ],
-)
-@pytest.mark.fast_first
-def test_every_command_that_draws_says_so(tmp_path: Path, who: str, arguments: tuple[str, ...]) -> None:
-    package = damaged(tmp_path, "raise ImportError('no libtorch')")
-    (tmp_path / "x.npy").touch()
-    run = python(tmp_path, "-m", "tokendraw", *(str(tmp_path / a) if a == "x.npy" else a for a in arguments))
-    assert (run.stdout, run.stderr, run.returncode) == (
-        "",
-        f"{who} needs torch, found it in {str(package)!r} failing to import: ImportError: no libtorch. "
-        "Mend that, or reinstall torch.\n",
-        1,
-    )
-
-
-@pytest.mark.parametrize(
     ("code", "found"),
     [
         (ABSENT, "it not installed; run `pip install torch`."),

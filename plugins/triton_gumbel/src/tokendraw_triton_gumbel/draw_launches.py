@@ -348,10 +348,7 @@ class DrawLaunches:
                 [(real, STATE_REALS.value, PER_ROW), (whole, STATE_INTS.value, PER_ROW)]
             )
             self._search = scratch.reserve_group(
-                [
-                    (whole, self.max_tiles, PER_PROGRAM),
-                    (real, MAX_COLLECTED.value, PER_PROGRAM),
-                ]
+                [(whole, self.max_tiles, PER_PROGRAM), (real, MAX_COLLECTED.value, PER_PROGRAM)]
             )
             self._results = scratch.reserve_group(
                 [

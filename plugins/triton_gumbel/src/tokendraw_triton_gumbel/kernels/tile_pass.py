@@ -751,10 +751,7 @@ class FilterFloors(NamedTuple):
     """1 for the first filter of a batch, else 0."""
 
 
-@triton.jit(
-    do_not_specialize=["of_filter", "rows"],
-    do_not_specialize_on_alignment=["of_filter", "floors"],
-)
+@triton.jit(do_not_specialize=["of_filter", "rows"], do_not_specialize_on_alignment=["of_filter", "floors"])
 def combine_floors(of_filter, floors, rows):
     """Raise floors; NaN counts as -inf, and above 0 as 0. Grid (rows / 256).
 
