@@ -124,11 +124,6 @@ class RowGroup(NamedTuple):
     vocab_size: int
 
 
-def _exceeds_top_k(rows: RowGroup, capabilities: Capabilities) -> bool:
-    limit, largest = capabilities.max_top_k, rows.facts.max_top_k
-    return limit is not None and (largest is None or largest > limit)
-
-
 def _needs_other_moments(rows: RowGroup, capabilities: Capabilities) -> bool:
     if not rows.facts.filters:
         return False
@@ -183,7 +178,9 @@ ROW_REQUIREMENTS: tuple[Requirement, ...] = (
         kind="a top_k above its limit",
         reason="top_k above {capabilities.max_top_k}",
         is_supported=lambda capabilities, need: capabilities.max_top_k is None,
-        is_asked=_exceeds_top_k,
+        is_asked=lambda rows, c: (
+            c.max_top_k is not None and (rows.facts.max_top_k is None or rows.facts.max_top_k > c.max_top_k)
+        ),
     ),
     VOCABULARY,
     *(_listed(name, f"filter order {name}", "filter_orders", name) for name in FILTER_ORDERS),

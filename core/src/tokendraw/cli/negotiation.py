@@ -345,6 +345,11 @@ def _value_in_words(name: str, value: Any) -> str:
     return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
 
 
+_MOVED = (
+    "dtype vocab-size filter-order seeding tie-rule valid-flag graph-safe sync-free threshold batch-invariant"
+)
+
+
 @click.command(cls=GuardedCommand, short_help="Which sampler is chosen here, and why.")
 @click.option(
     "--explain", is_flag=True, help="Every decision with its reason, and the settings that took part."
@@ -353,6 +358,9 @@ def _value_in_words(name: str, value: Any) -> str:
 @options.selection_options
 @options.logprobs_mode_option
 @options.gumbel_dtype_option
+@options.all_of_options(
+    *(options.removed_option(f"--{name}", "Use --need FIELD=VALUE", is_flag=True) for name in _MOVED.split())
+)
 @click.option(
     "--need",
     "assignments",

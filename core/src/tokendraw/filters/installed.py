@@ -183,9 +183,8 @@ def _look() -> list[tuple[InstalledFilter, Filter | None]]:
 
 def _checked(kind: Any, name: str, value: str) -> Filter:
     if not (isinstance(kind, type) and issubclass(kind, Filter)):
-        raise PluginError(
-            f"{value!r} needs to be a subclass of tokendraw.filters.Filter, found {_kind(kind)}"
-        )
+        found = f"the class {printable(kind.__name__)}" if isinstance(kind, type) else type_name(kind)
+        raise PluginError(f"{value!r} needs to be a subclass of tokendraw.filters.Filter, found {found}")
     rule = kind()
     if getattr(rule, "name", None) != name:
         found = format_value(getattr(rule, "name", None))
@@ -199,7 +198,3 @@ def _checked(kind: Any, name: str, value: str) -> Filter:
     if kind.floor is Filter.floor:
         raise PluginError(f"{value!r} needs the method floor, found none")
     return rule
-
-
-def _kind(value: object) -> str:
-    return f"the class {printable(value.__name__)}" if isinstance(value, type) else type_name(value)
