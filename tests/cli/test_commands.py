@@ -106,6 +106,16 @@ def test_the_command_in_the_docstring_of_the_face_works(install):
     assert call(name).stdout.startswith("state ")
 
 
+def test_a_reserved_name_and_one_that_two_claim_are_not_used(install):
+    install({"hello": "fake_greeting:hello", "list": "fake_greeting:hello"})
+    install({"hello": "fake_greeting:both"}, name="other-tools", version="2.0")
+    assert listed("Commands that cannot be used")["list"].endswith(
+        "the name 'list' is reserved for the distribution tokendraw, found it in acme-tools 1.0; rename the entry point"
+    )
+    why = "the name 'hello' is claimed by acme-tools 1.0 and other-tools 2.0; uninstall one of them.\n"
+    assert call("hello", "world").stderr.endswith(f" cannot be used: {why}")
+
+
 LOADING = "loading 'fake_greeting:hello' raised "
 BROKEN = {
     f"{LOADING}ModuleNotFoundError: No module named 'nonesuch' (fake_greeting.py:1)": (

@@ -63,12 +63,9 @@ class TestSeeds:
 
 @pytest.mark.usefixtures("story")
 class TestPrinting:
-    GREEDY = ("--temperature", "0", "-n", "6")
-    CONTINUED = "The cat sat on the mat, and\n"
-
     def test_the_prompt_and_its_continuation_are_printed(self):
-        result = generate("The cat", *self.GREEDY)
-        assert result.stdout == self.CONTINUED
+        result = generate("The cat", "--temperature", "0", "-n", "6")
+        assert result.stdout == "The cat sat on the mat, and\n"
         assert (result.stderr, result.exit_code) == (DRAWN_BY_NATIVE, 0)
 
     def test_unknown_words_are_kept_as_they_were_typed(self):
@@ -100,17 +97,7 @@ class TestDemoModel:
 
 
 ROWS = torch.tensor([[0.5, -1.0, 2.0], [3.0, 0.0, -2.5]])
-ENDINGS = [".npy", ".safetensors"]
 NAN, INF = float("nan"), float("inf")
-
-
-def write(path, values):
-    """Write a tensor in the format of the path's ending."""
-    if path.suffix == ".npy":
-        np.save(path, values.numpy())
-    else:
-        save_file({"logits": values.contiguous()}, path)
-    return path
 
 
 SAVED = {
@@ -125,28 +112,25 @@ SAVED = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", [".npy", ".safetensors"])
 @pytest.mark.parametrize("saved", SAVED)
 def test_values_become_rows_of_their_dtype_or_of_float32(tmp_path, ending, saved):
     values, rows = SAVED[saved]
     if (values.dtype, ending) == (torch.bfloat16, ".npy"):
         return  # numpy has no bfloat16
-    logits_file = read_logits(write(tmp_path / f"x{ending}", values))
+    path = tmp_path / f"x{ending}"
+    np.save(path, values.numpy()) if ending == ".npy" else save_file({"logits": values.contiguous()}, path)
+    logits_file = read_logits(path)
     torch.testing.assert_close(logits_file.logits, rows, rtol=0, atol=0, equal_nan=True)
     assert logits_file.dtype == str(values.dtype).removeprefix("torch.")
     assert logits_file.tensor == ("logits" if ending == ".safetensors" else None)
 
 
-def write_named(path, names):
-    save_file({name: ROWS + i for i, name in enumerate(names)}, path)
-    return path
-
-
-@pytest.mark.parametrize(("names", "asked", "taken"), [(["only"], None, 0), (["a", "b"], "b", 1)])
-def test_the_only_tensor_or_the_one_that_is_named_is_taken(tmp_path, names, asked, taken):
-    logits_file = read_logits(write_named(tmp_path / "x.safetensors", names), asked)
-    assert logits_file.tensor == names[taken]
-    assert torch.equal(logits_file.logits, ROWS + taken)
+def test_the_tensor_that_is_named_is_taken(tmp_path):
+    save_file({"a": ROWS, "b": ROWS + 1}, tmp_path / "x.safetensors")
+    logits_file = read_logits(tmp_path / "x.safetensors", "b")
+    assert logits_file.tensor == "b"
+    assert torch.equal(logits_file.logits, ROWS + 1)
 
 
 LOGITS = torch.tensor(
@@ -270,6 +254,14 @@ def test_on_a_gpu_the_tokens_are_those_of_the_cpu(tmp_path):
     np.save(tmp_path / "x.npy", logits.numpy())
     options = (tmp_path / "x.npy", "--seed", "5", "--sequence", "--top-p", "0.9", "--sampler", "native")
     assert tokens(*options, "--device", "cuda") == tokens(*options, "--device", "cpu")
+
+
+def test_a_sampler_without_a_valid_flag_says_nothing_about_the_rows(dists, tmp_path):
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("valid_flag=True, ", "")))
+    np.save(tmp_path / "nan.npy", np.array([[0, NAN, 1], [0, 1, 0]]))
+    result = call("sample", tmp_path / "nan.npy", "--device", "cpu")
+    assert result.stdout == "row  token  valid\n0    1      -\n1    1      -\n"
+    assert result.stderr.endswith("\nthe file holds float64, rounded to float32\n")  # and none is not valid
 
 
 @pytest.fixture

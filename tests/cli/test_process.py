@@ -1,12 +1,12 @@
 """The command as a process: imports, exit codes, pipes, interrupts, a terminal."""
 
+import contextlib
 import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -105,26 +105,19 @@ FOR_CHECK = (
 )
 
 
-@pytest.mark.fast_first
-@pytest.mark.parametrize(
-    ("library", "messages"),
-    [
-        (
-            "torch",
-            {
-                "generate The": NO_TORCH.format("Drawing"),
-                "sample -": NO_TORCH.format("Drawing"),
-                "bench": NO_TORCH.format("A sampler"),
-                "check native": NO_TORCH.format("Checking"),
-            },
-        ),
-        ("scipy", {"check native": FOR_CHECK.format("scipy")}),
-        ("numpy", {"check native": FOR_CHECK.format("numpy")}),
-    ],
-)
-def test_a_missing_library_is_told_in_one_sentence(library, messages):
-    results, _ = in_one_process(*((library, line) for line in messages))
-    assert {line: stderr.splitlines()[-1] for line, _, stderr in results} == messages
+MISSING = {
+    ("torch", "generate The"): NO_TORCH.format("Drawing"),
+    ("torch", "sample -"): NO_TORCH.format("Drawing"),
+    ("torch", "bench"): NO_TORCH.format("A sampler"),
+    ("torch", "check native"): NO_TORCH.format("Checking"),
+    ("scipy", "check native"): FOR_CHECK.format("scipy"),
+    ("numpy", "check native"): FOR_CHECK.format("numpy"),
+}
+
+
+def test_a_missing_library_is_told_in_one_sentence():
+    results, _ = in_one_process(*MISSING)
+    assert [stderr.splitlines()[-1] for _, _, stderr in results] == [*MISSING.values()]
     assert {code for _, code, _ in results} == {1}
 
 
@@ -237,48 +230,38 @@ def test_commands_options_and_samplers_are_completed(words, completions):
     assert [item.value for item in completion.get_completions(before, last)] == completions
 
 
-@pytest.fixture
-def terminal():
-    """Return ``terminal(run)``: the terminal output of ``run(descriptor)``, and its result."""
-    pty = pytest.importorskip("pty", reason="needs a POSIX terminal")
-
-    def watched(run):
-        ours, theirs = pty.openpty()
-        parts = []
-
-        def watch():
-            while "the end" not in "".join(parts):
-                parts.append(os.read(ours, 4096).decode())
-
-        watching = threading.Thread(target=watch)
-        watching.start()
-        result = run(theirs)
-        os.write(theirs, b"the end")
-        watching.join()
-        os.close(ours)
+def on_a_terminal(*command, **variables):
+    """Return the lines that a program of this interpreter writes, stdout and stderr together."""
+    ours, theirs = pytest.importorskip("pty", reason="needs a POSIX terminal").openpty()
+    environ = os.environ | {"TERM": "xterm", "COLUMNS": "80"} | variables
+    written = b""
+    with subprocess.Popen([sys.executable, *command], stdout=theirs, stderr=theirs, env=environ) as process:
         os.close(theirs)
-        return "".join(parts).removesuffix("the end"), result
-
-    return watched
+        with contextlib.suppress(OSError):  # how Linux ends a terminal
+            while part := os.read(ours, 4096):
+                written += part
+    os.close(ours)
+    assert process.returncode == 0
+    return written.decode().split("\r\n")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX terminal")
 class TestOnATerminal:
-    @staticmethod
-    def written(terminal, *command, **variables):
-        """Stdout and stderr of a program of this interpreter, together."""
-        environ = os.environ | {"TERM": "xterm", "COLUMNS": "80"} | variables
-
-        def on(ours):
-            command_line = [sys.executable, *command]
-            return subprocess.run(command_line, stdout=ours, stderr=ours, env=environ, timeout=60, check=True)
-
-        return terminal(on)[0].split("\r\n")
-
-    def test_a_table_takes_the_width_of_the_terminal(self, terminal):
-        lines = self.written(terminal, "-m", "tokendraw", "show", "native", TERM="dumb")
+    def test_a_table_takes_the_width_of_the_terminal(self):
+        lines = on_a_terminal("-m", "tokendraw", "show", "native", TERM="dumb")
         assert max(map(len, lines)) <= 80
         assert any("device types" in line for line in lines)
+
+    @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+    @pytest.mark.parametrize("work", ["progress('at work')", "progress_bar(2, 'steps')"])
+    def test_what_is_said_during_work_stands_on_a_line_of_its_own(self, work, encoding):
+        code = (
+            "import click, time, warnings; from tokendraw.commands import progress, progress_bar\n"
+            f"with {work}:\n    time.sleep(0.3); click.echo('a warning', err=True); print('by a plugin')"
+        )
+        written = on_a_terminal("-c", code, PYTHONIOENCODING=f"{encoding}:backslashreplace")
+        assert {"a warning", "by a plugin"} <= {line.rpartition("\x1b[2K")[2].strip() for line in written}
+        assert "\\u28" not in "".join(written)
 
 
 LOADS = {

@@ -4,7 +4,9 @@ import io
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import numpy as np
@@ -179,3 +181,14 @@ def test_standard_input_without_logits_is_refused_in_one_line(content):
         f"'standard input' needs to be a complete .safetensors file of numbers, found {len(content)} bytes "
         "that are not. Write it again.\n"
     )
+
+
+def test_a_missing_library_of_a_format_and_a_file_that_may_not_be_read_say_so(monkeypatch):
+    monkeypatch.setattr(np, "load", Mock(side_effect=PermissionError(13, "Permission denied")))
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    missing = "needs the library 'safetensors' to be read, found it not installed. "
+    for name, why in {
+        "two.safetensors": f"{missing}Run `pip install safetensors`.\n",
+        "logits.npy": "cannot be read: Permission denied. Check its permissions.\n",
+    }.items():
+        assert call("sample", name, *NATIVE_ON_CPU).stderr == f"'{name}' {why}"

@@ -101,6 +101,13 @@ def test_native_takes_over_the_original_logits_from_one_that_fails_half_way(dist
     assert processor.name == "native"
 
 
+def test_who_returns_other_logits_is_at_fault(dists, monkeypatch):
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "acme")
+    _, processor = add(dists, "logits = logits.clone() if slots.vocab_size == 41 else logits")
+    with pytest.raises(PluginError, match="'acme' needs to return the logits that it was given, found"):
+        biased(torch.ones(1, 41), processor)
+
+
 def test_where_nothing_is_asked_for_nobody_is_called(dists):
     module, processor = add(dists)
     slots, mask = (
