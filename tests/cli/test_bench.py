@@ -109,6 +109,11 @@ def test_the_page_of_a_run_is_that_of_its_saved_json(saved, tmp_path):
     assert not re.search(r"\s(src|href)=|url\(|@import", source)
 
 
+def test_words_have_bars():
+    words = [{"x": "greedy", "y": 1.0, "series": "native", "panel": ""}]
+    assert html_pages.draw_chart(words, x="rows", y="us")["mark"]["type"] == "bar"
+
+
 def test_lines_findings_and_places_of_a_check(no_libraries, monkeypatch, tmp_path):
     lines = (
         Line(name="top_p", status=Status.PASSED, detail="7 requests", checks=14, looked=((PLACES[0], 7),)),

@@ -107,8 +107,10 @@ SAVED = {
     "float64": (ROWS.double(), ROWS),
     "one row": (ROWS[0], ROWS[:1]),
     "a vocabulary of one": (torch.zeros(3, 1), torch.zeros(3, 1)),
-    "NaN and infinities": (torch.tensor([[NAN, INF, -INF]]), torch.tensor([[NAN, INF, -INF]])),
-    "both in float64": (torch.tensor([[NAN, INF, -INF]]).double(), torch.tensor([[NAN, INF, -INF]])),
+    "NaN and infinities in float64": (
+        torch.tensor([[NAN, INF, -INF]]).double(),
+        torch.tensor([[NAN, INF, -INF]]),
+    ),
 }
 
 

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -167,11 +168,6 @@ def test_a_full_disk_is_one_line_and_a_closed_stream_no_error(line, stderr, stat
     assert (result.stderr, result.returncode) == (stderr, status)
 
 
-def heed_interrupts():
-    """Undo what a shell does to a suite that it starts in the background: the suite and its children ignore SIGINT."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 class TestAnInterruptAtStartUp:
     """Ctrl-C during imports: an extension module may raise an ImportError instead, or nothing."""
@@ -190,14 +186,9 @@ class TestAnInterruptAtStartUp:
             "from tokendraw.cli import main\n"
             f"main({list(arguments)!r})"
         )
-        result = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            encoding="utf-8",
-            timeout=120,
-            check=False,
-            preexec_fn=heed_interrupts,
-        )
+        heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a suite in the background ignores it
+        options = {"capture_output": True, "encoding": "utf-8", "timeout": 120, "preexec_fn": heed}
+        result = subprocess.run([sys.executable, "-c", code], check=False, **options)
         return result.stdout, result.stderr.strip(), result.returncode
 
     @pytest.mark.parametrize(
@@ -245,23 +236,22 @@ def on_a_terminal(*command, **variables):
     return written.decode().split("\r\n")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX terminal")
-class TestOnATerminal:
-    def test_a_table_takes_the_width_of_the_terminal(self):
-        lines = on_a_terminal("-m", "tokendraw", "show", "native", TERM="dumb")
-        assert max(map(len, lines)) <= 80
-        assert any("device types" in line for line in lines)
+def test_a_table_takes_the_width_of_the_terminal():
+    lines = on_a_terminal("-m", "tokendraw", "show", "native", TERM="dumb")
+    assert max(map(len, lines)) <= 80
+    assert any("device types" in line for line in lines)
 
-    @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-    @pytest.mark.parametrize("work", ["progress('at work')", "progress_bar(2, 'steps')"])
-    def test_what_is_said_during_work_stands_on_a_line_of_its_own(self, work, encoding):
-        code = (
-            "import click, time, warnings; from tokendraw.commands import progress, progress_bar\n"
-            f"with {work}:\n    time.sleep(0.3); click.echo('a warning', err=True); print('by a plugin')"
-        )
-        written = on_a_terminal("-c", code, PYTHONIOENCODING=f"{encoding}:backslashreplace")
-        assert {"a warning", "by a plugin"} <= {line.rpartition("\x1b[2K")[2].strip() for line in written}
-        assert "\\u28" not in "".join(written)
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("work", ["progress('at work')", "progress_bar(2, 'steps')"])
+def test_what_is_said_during_work_stands_on_a_line_of_its_own(work, encoding):
+    code = (
+        "import click, time, warnings; from tokendraw.commands import progress, progress_bar\n"
+        f"with {work}:\n    time.sleep(0.3); click.echo('a warning', err=True); print('by a plugin')"
+    )
+    written = on_a_terminal("-c", code, PYTHONIOENCODING=f"{encoding}:backslashreplace")
+    assert {"a warning", "by a plugin"} <= {line.rpartition("\x1b[2K")[2].strip() for line in written}
+    assert "\\u28" not in "".join(written)
 
 
 LOADS = {

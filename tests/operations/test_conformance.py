@@ -1,12 +1,12 @@
-"""Native passes the lines of the kit for ``sample`` and ``verify``, the contract of all backends."""
+"""Native passes the lines of the kit for its draws, verifications and scores, the contract of all backends."""
 
 import pytest
 
 from tokendraw_testing import Status, Subject, properties, run
 
-LINES = {prop.name: operation for operation in ("sample", "verify") for prop in properties(operation)}
+LINES = {prop.name: kind for kind in ("sample", "verify", "score") for prop in properties(kind)}
 LONG = frozenset(
-    (
+    [
         "threads",
         "distribution",
         "tails",
@@ -22,19 +22,16 @@ LONG = frozenset(
         "noise of distant rows",
         "crossed requests",
         "crossed logprobs",
-        "verify batch invariance",
-        "verify distribution",
-        "verify further filters",
-        "verify threads",
         "verify crossing",
         "verify crossing, wide",
         "verify crossed drafts",
-        "verify noise precision",
         "verify near distributions",
         "verify shared noise",
-    )
+        "scores",
+    ]
 )
-"""Lines of more than a second on a CPU."""
+"""Lines of more than a second on a CPU, those of the same name of other operations among them."""
+SLOW = {name for name in LINES if name in LONG or name.partition(" ")[2] in LONG}
 NOT_OFFERED = {"limits"}
 REFUSED = {"verify sync-free"}
 
@@ -44,12 +41,9 @@ def subject(device):
     return Subject.installed("native", device=device.type, quick=True)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in LINES],
-)
+@pytest.mark.parametrize("line", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in LINES])
 def test_native_keeps_the_promise_of_a_line(subject, line):
-    if line in LONG and subject.device.type == "cpu":
+    if line in SLOW and subject.device.type == "cpu":
         pytest.skip("the quick run of tests/cli/test_check.py looks at the long lines on a CPU")
     lines = run(subject, only=(line,), operation=LINES[line]).lines
     if line in NOT_OFFERED:

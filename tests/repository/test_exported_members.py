@@ -145,6 +145,15 @@ def test_a_distribution_of_its_own_has_a_face_in_the_core(face, package):
     assert str(error.value) == f"module {face.__name__!r} has no attribute 'kit'"
 
 
+def test_what_is_not_installed_is_named_with_the_command_that_brings_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokendraw_bench", None)
+    with pytest.raises(ImportError, match="distribution tokendraw-bench, which is not installed; run `pip "):
+        dir(tokendraw.bench)
+    code = "import sys\nsys.modules['torch'] = None\n"
+    without = f"{code}try:\n    from tokendraw import Drafts\nexcept ImportError as error:\n    print(error)"
+    assert python(without) == "'Drafts' needs torch, found it not installed; run `pip install torch`.\n"
+
+
 # ``help()`` of a public class describes each field: shapes, dtypes, units and the meaning of None.
 
 DESCRIBED = [
