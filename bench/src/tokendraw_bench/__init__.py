@@ -45,12 +45,4 @@ if TYPE_CHECKING:
     from tokendraw_bench.timing import Timer as Timer
     from tokendraw_bench.timing import Timing as Timing
 
-_NAMES = {
-    "tokendraw_bench.cells": "MIN_P TEMPERATURE TOP_K TOP_P Cell",
-    "tokendraw_bench.logits": "make_rows mean_nucleus metadata_of",
-    "tokendraw_bench.report": "markdown_table",
-    "tokendraw_bench.run": "make_inputs timer_for",
-    "tokendraw_bench.floor": "Measured measure readers",
-    "tokendraw_bench.timing": "Failure TimedCall Timer Timing",
-}
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -12,7 +12,6 @@ from typing import Any
 
 def lazy_names(
     face: str,
-    names: Mapping[str, str] | None = None,
     modules: Sequence[str] = (),
     removed: Mapping[str, str] = MappingProxyType({}),
     moved_names: Mapping[str, str] = MappingProxyType({}),
@@ -21,18 +20,12 @@ def lazy_names(
 
     They are those of its block ``if TYPE_CHECKING``, and its ``__all__``.
 
-    :param names: the same names by the module that defines them, separated by blanks; None: read from the block.
     :param modules: submodules of a package, which are no part of its ``__all__``.
     :param removed: what to do instead, by names of the last release that are gone: an ImportError says so.
     :param moved_names: modules of other distributions that have the former names of the face.
     """
     code = sys._getframe(1).f_code
-
-    @functools.cache
-    def homes() -> dict[str, str]:
-        if names is None:
-            return _imports_of(code)
-        return {name: module for module, listed in names.items() for name in listed.split()}
+    homes = functools.cache(lambda: _imports_of(code))
 
     def get(name: str) -> Any:
         if name in modules:

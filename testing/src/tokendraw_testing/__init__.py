@@ -45,15 +45,4 @@ if TYPE_CHECKING:
 if "pytest" in sys.modules:
     sys.modules["pytest"].register_assert_rewrite(f"{__name__}.conformance", f"{__name__}.fixtures")
 
-_NAMES = {
-    "tokendraw_testing.conformance": "SamplerConformance",
-    "tokendraw_testing.fake_distributions": "fake_dist",
-    "tokendraw_testing.filter_check": "FilterReport check_filter",
-    "tokendraw_testing.kit.device": "sync_is_an_error",
-    "tokendraw_testing.kit.effort": "Effort",
-    "tokendraw_testing.kit.property": "Property properties",
-    "tokendraw_testing.kit.report": "Line Report Status",
-    "tokendraw_testing.kit.run": "check run",
-    "tokendraw_testing.kit.subject": "Subject",
-}
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__getattr__, __dir__ = lazy_names(__name__)

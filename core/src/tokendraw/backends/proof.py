@@ -14,7 +14,6 @@ import torch
 
 from tokendraw.backends.description import HostCapabilities, HostNeed, Operation
 from tokendraw.backends.discovery import guard
-from tokendraw.backends.discovery.guard import guarded
 from tokendraw.errors import PluginError
 
 _lock = threading.RLock()  # two proofs at once would put back each other's random state
@@ -30,7 +29,7 @@ def build(
     """Build a plugin's backend of an operation for one device, and prove it."""
     package = package_of(hooks)
     with _lock, random_state_kept(device):
-        backend = guarded(
+        backend = guard.guarded(
             "tokendraw_build",
             lambda: hooks.tokendraw_build(operation=operation.name, device=device, need=need),
             package,
@@ -41,7 +40,7 @@ def build(
                     f"tokendraw_build needs to return an object with a method {method}, "
                     f"found {type(backend).__name__}"
                 )
-        guarded(operation.proof, lambda: operation.prove(backend, capabilities, device, need), package)
+        guard.guarded(operation.proof, lambda: operation.prove(backend, capabilities, device, need), package)
     return backend
 
 

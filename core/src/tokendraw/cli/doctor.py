@@ -31,8 +31,7 @@ import click
 import importlib_metadata
 
 import tokendraw
-from tokendraw import operations
-from tokendraw import providers as _providers
+from tokendraw import operations, providers
 from tokendraw._torch.importing import damage, require_torch
 from tokendraw.backends import machine
 from tokendraw.backends.description import API_VERSION, Host
@@ -161,7 +160,7 @@ def _negotiate(found: _Checkup) -> None:
     settings = read_settings()
     found.config = printable(str(settings.config)) if settings.config else None
     found.choice = settings.choice()
-    by_operation = _providers.discover_all()
+    by_operation = providers.discover_all()
     found.candidates = sorted(by_operation[_MAIN], key=rank)
     infos = [info for candidate in found.candidates if (info := described(candidate))]
     for name, candidates in by_operation.items():
@@ -170,7 +169,7 @@ def _negotiate(found: _Checkup) -> None:
             choice = settings.choice(binds=operations.is_own(about))
             found.serving[name] = None
             with contextlib.suppress(TokendrawError):
-                decision = _providers.decide(candidates, found.host, about.need(), choice, operation=name)
+                decision = providers.decide(candidates, found.host, about.need(), choice, operation=name)
                 found.serving[name] = decision.chosen
     misnamed = settings.all_warnings(candidate.name for candidate in found.candidates)
     found.messages += [as_error(text) for text in misnamed] if settings.strict else misnamed

@@ -414,6 +414,7 @@ _UNKNOWN = -1
 _ORDER = 4
 """Number of words in the longest n-gram; all but the last are the history."""
 _DISCOUNT = 0.75
+_WHOLE = "Leave it out: the text is printed when all of it is drawn"
 # A token has the space before it. A word keeps what belongs to it: built-in, sys.path, f(x), a[i], don't.
 _TOKEN = re.compile(r"\n\n| ?\w+(?:[-'\u2019./]\w+)*(?:\([^\s()]*\)|\[[^\s\[\]]*\])?| ?[^\w\s]")
 _SENTENCES = re.compile(r"[A-Z](?!.*(?:::=|>>>|---|===))(?:\S+ ){5,}.*[.:)]")
@@ -503,6 +504,11 @@ class DemoModel:
     "-n", "--tokens", type=click.IntRange(min=1), default=80, show_default=True, help="How many to draw."
 )
 @filters_option
+@options.removed_option("--compare", "Run it once for each setting, with the same --seed")
+@options.removed_option("--stream", _WHOLE)
+@options.removed_option("--no-stream", _WHOLE)
+@options.removed_option("--samplers", "Name the filters, and the order by --filter-order")
+@options.removed_option("--show-chain", "tokendraw.kept_ids lists what a row keeps")
 @options.gumbel_dtype_option
 @_last_options
 def generate(

@@ -23,8 +23,7 @@ import click
 from click.core import ParameterSource
 
 import tokendraw
-from tokendraw import operations
-from tokendraw import providers as _providers
+from tokendraw import operations, providers
 from tokendraw.backends.declared import read_field
 from tokendraw.backends.description import API_VERSION, Host, HostCapabilities, HostNeed, PluginInfo, Upstream
 from tokendraw.backends.discovery import settings as _settings
@@ -218,7 +217,7 @@ _Plugin: TypeAlias = Mapping[str, Candidate]
 def show(name: str, as_json: bool) -> None:
     """Show everything about the sampler or the filter NAME: origin, state, and capabilities or moments."""
     with plugins_at_work():
-        by_operation = _providers.discover_all()
+        by_operation = providers.discover_all()
     plugins = [dict(zip(by_operation, c, strict=True)) for c in zip(*by_operation.values(), strict=True)]
     claimants = sorted((p for p in plugins if _main(p).name == name), key=lambda p: rank(_main(p)))
     known = () if claimants else installed_filters()
@@ -345,7 +344,7 @@ def _value_in_words(name: str, value: Any) -> str:
     return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
 
 
-_MOVED = (
+_NEEDS = (
     "dtype vocab-size filter-order seeding tie-rule valid-flag graph-safe sync-free threshold batch-invariant"
 )
 
@@ -358,8 +357,9 @@ _MOVED = (
 @options.selection_options
 @options.logprobs_mode_option
 @options.gumbel_dtype_option
+@options.removed_option("--vocab-parallel", "Gather the logits of the ranks and draw from whole rows")
 @options.all_of_options(
-    *(options.removed_option(f"--{name}", "Use --need FIELD=VALUE", is_flag=True) for name in _MOVED.split())
+    *(options.removed_option(f"--{name}", "Use --need FIELD=VALUE") for name in _NEEDS.split())
 )
 @click.option(
     "--need",

@@ -36,14 +36,16 @@ def installed_names(ctx: click.Context, param: click.Parameter, incomplete: str)
     ]
 
 
-def removed_option(flag: str, instead: str, *, is_flag: bool = False) -> Callable[[_F], _F]:
-    """Make an option of the last release a usage error that says what to do instead."""
+def removed_option(flag: str, instead: str) -> Callable[[_F], _F]:
+    """Make an option of the last release, with a value or without, a usage error that says what to do instead."""
 
     def refuse(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         if value:
             raise click.UsageError(f"'{flag}' was removed. {instead}.")
 
-    return click.option(flag, is_flag=is_flag, hidden=True, expose_value=False, callback=refuse)
+    return click.option(
+        flag, flag_value=flag, is_flag=False, hidden=True, expose_value=False, callback=refuse
+    )
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")

@@ -24,22 +24,13 @@ if TYPE_CHECKING:
     from tokendraw_transformers._seeds import derived_seed as derived_seed
 
 _ERRORS = "InvalidRowsWarning SeedsUnusedWarning TransformersVersionError"
-_NAMES = {
-    "tokendraw_transformers._errors": _ERRORS,
-    "tokendraw_transformers._generate": "generate",
-    "tokendraw_transformers._model_on_disk": "ModelOnDisk",
-    "tokendraw_transformers._output": "DrawDecoderOnlyOutput DrawEncoderDecoderOutput",
-    "tokendraw_transformers._processor": "DrawLogitsProcessor",
-    "tokendraw_transformers._rollout": "rollout_func",
-    "tokendraw_transformers._seeds": "Row derived_seed",
-}
 _ENTRIES = "the output's row(i) lists (token id, logprob, rank) of each step, for a server to format"
 _REMOVED = {
     "generate_batch": "use generate, whose rows have seeds of their own too",
     "chat_logprobs": _ENTRIES,
     "completion_logprobs": _ENTRIES,
 }
-_import_name, __dir__ = lazy_names(__name__, _NAMES, removed=_REMOVED)
+_import_name, __dir__ = lazy_names(__name__, removed=_REMOVED)
 
 
 def __getattr__(name: str) -> Any:

@@ -102,8 +102,8 @@ def _distance_sums(exponents, squares, rounding, scale):
     exact = exponents - rounding * TILE_SIZE
     inverse = 1.0 / scale
     distance = exact * inverse
-    # Where all logits are equal, fused multiply-adds leave of the squares a rest of either sign, and a sum below 0 says
-    # that it is in units of SMALL_UNIT.
+    # Where all logits are equal, fused multiply-adds leave a remainder of either sign in place of 0, and a negative sum
+    # would say that it is in units of SMALL_UNIT.
     square = tl.where(distance == 0, 0.0, squares - rounding * (exponents + exact))
     return distance, square * inverse * inverse
 
