@@ -1,4 +1,4 @@
-"""Plugins that raise, hang or end the process, each beside a host that survives and says whose line it was."""
+"""Plugins that raise, hang or end the process, each beside a host that survives and names the plugin's line."""
 
 import logging
 import signal

@@ -1,4 +1,4 @@
-"""Runs of ``tokendraw bench`` with a timer of planted times: what is timed, and what a report says of it."""
+"""Runs of ``tokendraw bench`` with a timer of planted times: timed cells, and their report."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def timing(us, spread=0.0, *, host_us=None, how="wall clock", **more):
 
 
 class FakeTimer:
-    """A timer with planted times by name, which logs its calls."""
+    """A timer with planted times by name, and a log of its calls."""
 
     repeats, method = 15, "by the sun"
 

@@ -207,7 +207,7 @@ def test_a_later_call_of_a_kind_that_raises_raises_its_own_error_and_nobody_take
 
 
 class Watched:
-    """Loads samplers of a plugin that draws as native, and says which batches it was given as copies."""
+    """Loads samplers that draw as native, and lists the batches they got as copies."""
 
     def __init__(self, dists, choice=None):
         source = faulty("acme", "CALLED[-1] = logits.data_ptr()", capabilities=HALVES)
@@ -257,7 +257,7 @@ def test_nothing_is_copied_for_a_sampler_that_cannot_be_replaced(dists, monkeypa
 
 
 def test_a_batch_that_a_successor_may_have_overwritten_is_given_to_no_other_sampler(dists, monkeypatch):
-    """The memory suffices for one copy, which the first sampler is given."""
+    """The memory suffices for a single copy, given to the first sampler."""
     copied, calls = Call.copied, []
 
     def copied_once(call):

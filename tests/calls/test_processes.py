@@ -1,4 +1,4 @@
-"""What a process pays for its calls: the memory of one."""
+"""Memory of a process during its calls."""
 
 from pathlib import Path
 

@@ -431,7 +431,7 @@ def test_where_there_is_no_second_companion(dists, build, choice, options, compa
 
 @dataclass
 class Counting:
-    """Native, with the numbers of rows that it drafts and of requests that it verifies."""
+    """Native, with counts of drafted rows and verified requests."""
 
     rows: list[int] = field(default_factory=list)
     requests: list[int] = field(default_factory=list)

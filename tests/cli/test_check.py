@@ -1,4 +1,4 @@
-"""``tokendraw check``: what a run prints, its exit code, and the command that repeats what it found."""
+"""``tokendraw check``: screens, exit codes, and commands that repeat findings."""
 
 import json
 import os

@@ -64,7 +64,7 @@ WORDS["FUTURE_0"] = replace(FUTURE, info=replace(FUTURE.info, api_version=0))
 @pytest.mark.parametrize(("call", "told"), pairs(Path(__file__).with_name("faults.txt")))
 def test_each_fault_has_a_sentence_and_its_command(on, monkeypatch, call, told):
     def doctor(host, *candidates, **settings):
-        """Return who is chosen, each problem, and what mends it."""
+        """Return the chosen sampler, and each problem with its remedy."""
         on(host, candidates)
         for name, value in settings.items():
             monkeypatch.setenv(f"TOKENDRAW_{name}", value)

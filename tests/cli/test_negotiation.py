@@ -1,4 +1,4 @@
-"""``tokendraw list``, ``show`` and ``resolve``: what they print on pretended machines, settings and needs."""
+"""``tokendraw list``, ``show`` and ``resolve``: output on pretended machines, settings and needs."""
 
 import json
 from dataclasses import asdict, replace
@@ -21,7 +21,7 @@ def about(candidate, **changes):
 
 
 def with_table(installed, **in_files):
-    """FlashInfer in a version, with what is known of its versions and of its files."""
+    """FlashInfer in a version, with facts about its versions and files."""
     releases = (
         Release("0", "returns no flag", refused=True),
         Release("0.6.7", "returns a flag"),

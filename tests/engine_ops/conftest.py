@@ -1,4 +1,4 @@
-"""Every test here has tokendraw-engine-ops installed, as its project declares it."""
+"""Every test has tokendraw-engine-ops installed, as in its project file."""
 
 import pytest
 

@@ -23,7 +23,7 @@ each_way = pytest.mark.parametrize("way", WAYS)
 
 
 def outcomes(tmp_path, settings, way):
-    """The outcomes of both ranks, of which each has settings of its own."""
+    """The outcomes of two ranks with different settings."""
     function, *arguments = way
     return world(2).run(function, str(tmp_path), settings, *arguments)
 

@@ -83,7 +83,7 @@ def assert_verifies_and_scores():
 
 
 def made():
-    """The sampler that SGLang makes."""
+    """SGLang's sampler."""
     return _registration.make_sampler(tokendraw_sglang.state())
 
 
@@ -98,7 +98,7 @@ def test_without_a_fault_tokendraw_draws_and_a_line_says_so(logged):
 
 
 def replaced(place, name, function):
-    """Have SGLang's function take other parameters."""
+    """Change the parameters of SGLang's function."""
 
     def fault(patch):
         owner = pkgutil.resolve_name(f"sglang.srt.{place}")
@@ -173,7 +173,7 @@ class TestRegistration:
 
     @pytest.fixture
     def calls(self, monkeypatch):
-        """Backends and hooks that are registered."""
+        """Registered backends and hooks."""
         from sglang.srt.layers import sampler
         from sglang.srt.plugins.hook_registry import HookRegistry
 

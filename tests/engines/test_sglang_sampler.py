@@ -298,7 +298,7 @@ def logits_edited_by_sglang(info, logits, seq_lens, mask, width):
 
 
 def walk(parents, nodes, drawn):
-    """What a request emits: the draws along the drafts that equal them."""
+    """The tokens of a request: its draws along equal drafts."""
     node, text = 0, [drawn[0]]
     while children := [i for i in range(1, len(nodes)) if parents[i] == node and nodes[i] == drawn[node]]:
         node = children[0]

@@ -73,7 +73,7 @@ class Drill:
         self.engine.start(0, [VLLMS, 9], seed=1, **one_token, **edits)
 
     def step(self):
-        """The first token of a step, or the best one beside it."""
+        """The first token of a step, or its best alternative."""
         if self.place == "V1":
             return self.v1(LOGITS[:1].float(), {}, torch.tensor([1], dtype=torch.int32), None)[0].item()
         if self.operation == "verify":

@@ -260,7 +260,7 @@ def test_tokens_are_drawn_from_the_filtered_distribution(run, runner, name):
 
 
 def test_tokens_behind_drawn_drafts_have_the_filtered_distribution(ours):
-    """The second token of a request is that of its first verification."""
+    """The second token of a request comes from its first verification."""
     name = "drawn drafts, two tokens"
     assert ours[name]["places"][DRAFTED] > 0
     pairs = np.array(tokens(ours, name))

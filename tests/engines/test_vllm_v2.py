@@ -46,7 +46,7 @@ def calls(vllm, monkeypatch):
 
 
 def batch(rows):
-    """The model's logits [rows, V], of which one is far above the others."""
+    """The model's logits [rows, V], a single one far above the rest."""
     return torch.zeros(rows, V, dtype=torch.bfloat16).index_fill_(1, torch.tensor([BEST]), 30.0)
 
 

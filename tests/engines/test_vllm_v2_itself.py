@@ -35,7 +35,7 @@ def vllm():
 
 
 def with_and_without(make):
-    """An engine that tokendraw draws for, then one that vLLM draws for."""
+    """Two engines: with tokendraw's draws, then with vLLM's own."""
     for ours in (True, False):
         engine = make()
         if not ours:

@@ -1,4 +1,4 @@
-"""Log-probabilities of the V2 runner: who computes them, and in which form.
+"""Log-probabilities of the V2 runner: by vLLM or tokendraw, and their form.
 
 test_vllm_v2_itself.py compares the values with those of vLLM's kernels.
 """
@@ -38,14 +38,14 @@ def registered(vllm, monkeypatch):
 
 
 def loaded(mode="raw_logprobs", **changes):
-    """An engine whose scorer is loaded."""
+    """An engine with a loaded scorer."""
     engine = Engine(V, config=config(**changes), logprobs_mode=mode)
     assert engine.sampler._tokendraw.can_draw()
     return engine
 
 
 def function(caller="sample.sampler"):
-    """vLLM's function, as a module of its runner calls it."""
+    """vLLM's function, as its runner's module calls it."""
     return importlib.import_module(f"vllm.v1.worker.gpu.{caller}").compute_topk_scores
 
 

@@ -12,7 +12,7 @@ from tokendraw import PluginError, SamplerUnavailableError
 
 
 def outcome_of(call: str, names: dict[str, Any]) -> str:
-    """Return what an expression returns, or the type and the message of what it raises."""
+    """Return the value of an expression, or the type and message of its exception."""
     try:
         return repr(eval(call, names))
     except (ValueError, ImportError, PluginError, SamplerUnavailableError) as error:
@@ -29,7 +29,7 @@ class Table:
         self.text = Path(test).with_name(name).read_text(encoding="utf-8")
 
     def found(self, names: Callable[[], dict[str, Any]]) -> str:
-        """Return the table with what its calls return or raise now.
+        """Return the table with the present outcomes of its calls.
 
         :param names: makes the names that a call uses, anew for each.
         """
@@ -43,7 +43,7 @@ class Table:
 
 
 def pairs(path: Path) -> list[tuple[str, str]]:
-    """Read a table: each call on a line, indented below it what it leads to. Lines with # are for readers."""
+    """Read a table: each call on a line, its outcome indented below. Lines with # are for readers."""
     found: list[tuple[str, list[str]]] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if line[:4] == "    ":

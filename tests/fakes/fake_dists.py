@@ -90,7 +90,7 @@ class FakeDists:
         self.add(distribution, filters={name: f"{module}:Acme"}, modules={module: source})
 
     def add_engine_ops(self) -> None:
-        """Install tokendraw-engine-ops as its project declares it."""
+        """Install tokendraw-engine-ops as in its project file."""
         project = tomllib.loads((ROOT / "engine_ops/pyproject.toml").read_text(encoding="utf-8"))["project"]
         groups = {name.removeprefix("tokendraw."): group for name, group in project["entry-points"].items()}
         self.add(project["name"], tokendraw.__version__, **groups)
@@ -310,7 +310,7 @@ plugin = Plugin()
 
 
 def _around_native(**parts: Any) -> str:
-    """Source of a plugin around native; without parts it does what native does."""
+    """Source of a plugin around native; without parts it equals native."""
     faultless = dict.fromkeys(("build", "sample", "verify", "process"), "pass")
     conditions = {"in_sample": "self.calls > 0", "in_process": "False"}
     return _AROUND_NATIVE.format(**{"operations": ("sample", "verify")} | faultless | conditions | parts)

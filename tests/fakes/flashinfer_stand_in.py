@@ -273,7 +273,7 @@ def fused(probs: Tensor, top_k: Tensor, top_p: Any, top_k_max: Any, **others: An
 
 
 def _note(name: str, *parameters: str, **arguments: Any) -> None:
-    """Note a call, and check its rows and those of its arguments that hold a value a row."""
+    """Note a call, and check the number of rows of its arguments."""
     CALLS.append((name, arguments))
     if parameters:
         rows = arguments["logits"] if "logits" in arguments else arguments["probs"]

@@ -88,7 +88,7 @@ def group() -> SimpleNamespace:
 
 
 def by_vllm(rank: int, folder: str, settings: dict[int, dict[str, Any]], runner: str) -> list[Any]:
-    """Draw through the adapter to vLLM; return who draws, and what."""
+    """Draw through the adapter to vLLM; return the sampler and its tokens."""
     import tokendraw_vllm
     import vllm_stand_in
 
@@ -136,7 +136,7 @@ def _by_v2(patch: pytest.MonkeyPatch, rank: int, settings: dict[int, dict[str, A
 
 
 def by_sglang(rank: int, folder: str, settings: dict[int, dict[str, Any]]) -> list[Any]:
-    """Draw through the adapter to SGLang; return who draws, and what."""
+    """Draw through the adapter to SGLang; return the sampler and its tokens."""
     from sglang_engine import Request, draw, info_of, sglang_at_hand
 
     with process(folder, rank, settings) as patch, sglang_at_hand():

@@ -73,7 +73,7 @@ class Engine:
     def start(
         self, slot: int, prompt: Sequence[int] = (4, 9, 9, 2), output: Sequence[int] = (), **parameters: Any
     ) -> None:
-        """Add a request with its tokens to a slot, in the place of another if there is one."""
+        """Add a request with its tokens to a slot, in the place of an earlier request, if any."""
         states = self.states
         if slot in self.tokens:
             self.stop(slot)
@@ -115,7 +115,7 @@ class Engine:
         return self.sampler(logits, self.batch(slots, positions))
 
     def draw(self, logits: torch.Tensor, slots: Sequence[int], positions: Sequence[int]) -> list[int]:
-        """The tokens of such rows."""
+        """The tokens of the rows."""
         tokens: list[int] = self.step(logits, slots, positions).sampled_token_ids.flatten().tolist()
         return tokens
 
@@ -227,6 +227,6 @@ class DraftingEngine(Engine):
         drafts: Sequence[Sequence[int]],
         draft_logits: torch.Tensor | None = None,
     ) -> list[list[int]]:
-        """Verify drafts, and have vLLM count what they leave."""
+        """Verify drafts, and have vLLM count the rest."""
         batch = self.drafted(slots, drafts)
         return self._count(batch, self.rejection_sampler(logits, batch, draft_logits))

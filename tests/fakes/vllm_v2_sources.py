@@ -125,7 +125,7 @@ def _stubs(device: torch.device) -> dict[str, types.ModuleType]:
 
 
 def _mock(name: str, attributes: dict[str, Any]) -> types.ModuleType:
-    """A module with these attributes, and a mock for every other one."""
+    """A module with some attributes, and a mock for the rest."""
     module = types.ModuleType(name)
     vars(module).update({"__getattr__": lambda _: MagicMock()} | attributes)
     return module
@@ -162,7 +162,7 @@ class _Finder:
 
 
 def sources() -> Path | None:
-    """Return the folder that holds ``vllm``: of the variable ``VLLM_SOURCES``, else that of the installed one."""
+    """Return the folder that holds ``vllm``: of the variable ``VLLM_SOURCES``, else of the installation."""
     if os.environ.get("VLLM_SOURCES"):
         return Path(os.environ["VLLM_SOURCES"])
     spec = importlib.util.find_spec("vllm")

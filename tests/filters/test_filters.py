@@ -92,7 +92,7 @@ def test_a_fault_of_a_filter_is_told_with_its_name(acme, reason):
 
 
 def test_in_inference_mode_a_filter_that_changes_its_arguments_changes_copies(acme):
-    """Such tensors count no changes."""
+    """Inference tensors count no changes."""
     acme("return value.neg_().mul_(moments.mean.abs_())")
     with torch.inference_mode():
         values, moments = torch.ones(5, 1), RowMoments(mean=MEAN.clone())

@@ -1,4 +1,4 @@
-"""Warpers of transformers: which ones tokendraw takes over, and what is kept in their place."""
+"""Warpers of transformers: the ones taken over, and the tokens kept in their place."""
 
 import pytest
 import torch

@@ -53,7 +53,7 @@ def test_a_ceiling_drops_what_is_larger():
 
 def test_wrong_tensors_and_numbers_of_ids_are_refused():
     def both(*given):
-        """Return the mask of tensors that both functions take, or refuse in one form of words."""
+        """Return the common mask of two functions, or their common refusal."""
         with pytest.raises(InvalidInputError) as caught:
             tokendraw.kept_ids(*given[:2], 5, *given[2:])
         with pytest.raises(InvalidInputError, match=re.escape(str(caught.value))):

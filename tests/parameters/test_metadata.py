@@ -79,7 +79,7 @@ def test_one_value_of_another_type_changes_nothing_for_the_others():
 
 
 def known(**asked):
-    """Return the facts of a request that differ from those of one which asks for nothing."""
+    """Return the facts in which a request differs from a plain request."""
     kinds = RowKinds.of([SamplingParams(**asked)])
     assert kinds.kinds == (kinds.facts,)
     both = RowKinds.of([SamplingParams(**asked), EVERYTHING])

@@ -49,7 +49,7 @@ MIX = [
 
 
 def same_refusal(first, *others):
-    """Require that all calls raise one message, and raise that of the first."""
+    """Require the same message of all calls, and raise it."""
     texts = []
     for call in (first, *others):
         with pytest.raises(ValueError) as caught:  # noqa: PT011 (the message is compared)

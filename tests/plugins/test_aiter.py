@@ -46,7 +46,7 @@ def called():
 
 
 def test_every_line_of_the_kit_passes(sampler):
-    """But the tails, which are those of the stand-in."""
+    """But the tails, whose draws the stand-in makes."""
     subject = Subject(
         "aiter",
         capabilities={"sample": replace(INFO.operations["sample"], device_types=("cpu",))},

@@ -1,4 +1,4 @@
-"""The library of the compiled sampler: what a user reads where there is none, its threads, and forks."""
+"""The library of the compiled sampler: its absence in words, its threads, and forks."""
 
 import json
 import os

@@ -137,7 +137,7 @@ CACHED = f"workspace/.cache/flashinfer/{NEW}/90a/cached_ops/{MODULE}"
 
 
 def machine(dists, monkeypatch):
-    """Return what says of a machine why the plugin cannot serve there, or where its kernels are."""
+    """Make a function of a machine: the reason against the plugin, or the place of its kernels."""
 
     def told(
         *tools, cached=False, package=False, toolkit=False, jit_cache=(), deleted=False, host=H100, **environ

@@ -1,4 +1,4 @@
-"""Loading: what is built and wrapped, by arguments and settings, what is refused, and what is warned of."""
+"""Loading: builds and wrappers by arguments and settings, refusals, and warnings."""
 
 import sys
 import warnings

@@ -65,7 +65,7 @@ def asked(name, source="TOKENDRAW_SAMPLER"):
 
 
 def who(candidates, host=LAPTOP, need=NEED, choice=DEFAULT, operation="sample", companions=True):
-    """Say who is chosen, beside whom, with which warnings; or why nobody is."""
+    """Return the choice, the companion and the warnings; or the reason for no choice."""
     try:
         if companions:
             made = resolve(candidates, host, need, choice, operation=operation)
@@ -94,7 +94,7 @@ def order(*arguments, **options):
 
 
 def why(capabilities, host=LAPTOP, need=NEED, operation="sample"):
-    """Return the reason against a sampler with these capabilities, or for it."""
+    """Return the reason for or against a sampler with some capabilities."""
     return about("acme", [candidate("acme", 0, capabilities)], host, need, operation=operation)
 
 

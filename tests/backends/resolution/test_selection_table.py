@@ -94,7 +94,7 @@ def _candidate(module: object, host: Host, installed: Upstream) -> Candidate:
 
 
 def _outcomes(vendor, name, host, installed):
-    """(The choice and mode, what is chosen, what the user hears) for one platform and version."""
+    """(The choice and mode, the chosen plugin, the warnings) for a platform and version."""
     torch, triton = Upstream("", "2.11.0"), Upstream("", "3.6.0")
     choices = {
         "default": Choice(),

@@ -66,7 +66,7 @@ class Outcome(NamedTuple):
 
 
 def sampled(count: int, seed: int) -> list[Mutant]:
-    """Draw mutants from all quiet ones, each as likely as any other."""
+    """Draw from all quiet mutants with equal probability."""
     found = []
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         Path("src").mkdir()  # where mutmut looks for what it mutates

@@ -170,7 +170,7 @@ def draft_early(result):
 
 
 def seconds(result):
-    """Leave of the drafts before a row those that are there for the second time."""
+    """Leave only the second occurrences of drafts before a row."""
     drafted = torch.full_like(result.drafted, -1)
     for i in range(1, drafted.shape[1]):
         is_second = (result.drafted[:, :i] == result.drafted[:, i : i + 1]).sum(1) == 1

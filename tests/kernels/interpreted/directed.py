@@ -208,7 +208,7 @@ def lists(how):
 
 
 def extremes():
-    """Temperatures whose inverse float32 cannot hold, and a difference of two logits that it cannot."""
+    """Temperatures with an inverse beyond float32, and a difference of two logits beyond it."""
     filters = [(0, 1.0, 0.0), (5, 1.0, 0.0), (0, 0.5, 0.0), (0, 1.0, 0.1), (0, 1.0, 1.0), (40, 0.9, 0.01)]
     requests = [
         SamplingParams(temperature=temperature, top_k=k, top_p=p, min_p=m, seed=seed)
