@@ -1,5 +1,6 @@
 """Plugins that raise, hang or end the process, each beside a host that survives and names the plugin's line."""
 
+import json
 import logging
 import signal
 
@@ -137,6 +138,24 @@ def sixteen_times(call):
 
 
 class TestThreads:
+    def test_sixteen_threads_that_resolve_at_once_agree_and_import_each_plugin_once(self, dists):
+        slow = "import builtins, time; builtins.IMPORTED.append(__name__); time.sleep(0.05)\n"
+        dists.add_plugin("acme", slow + plugin("acme", capabilities=EVERYTHING))
+        dists.add_plugin("beta", slow + plugin("beta"))
+        dists.add_plugin("gone", "raise OSError('no libgone')")
+        code = f"""
+import builtins, json
+builtins.IMPORTED = []
+import tokendraw
+{SIXTEEN}
+results = sixteen_times(lambda: tokendraw.resolve(device="cpu"))
+same = all(result == results[0] for result in results)
+print(json.dumps([len(results), same, getattr(results[0], "chosen", str(results[0])), IMPORTED]))
+"""
+        ran = run(dists, "-c", code)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert json.loads(ran.stdout) == [16, True, "acme", ["fake_acme", "fake_beta"]]
+
     def test_sixteen_threads_whose_sampler_fails_build_one_successor_and_are_warned_once(self, dists):
         fault = "import time; time.sleep(0.05); raise RuntimeError('no kernel image')"
         dists.add_plugin("acme", faulty("acme", fault))

@@ -3,6 +3,8 @@
 With the switch a fault is never hidden by a fallback; without it a wrong form counts as a call that raised.
 """
 
+import gc
+import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -308,3 +310,15 @@ def test_logits_and_offsets_that_changed_are_refused_after_calls_that_were_right
     refused(
         message, InvalidInputError, lambda: verifier.verify(torch.zeros(6, V), drafts, SamplingMetadata())
     )
+
+
+@pytest.mark.slow
+def test_metadata_that_is_kept_keeps_neither_logits_nor_samplers_alive():
+    (sampler, backend), metadata = recording(), SamplingMetadata.from_params([SamplingParams()] * 2)
+    logits = torch.zeros(2, V)
+    sampler.sample(logits, metadata)
+    gone = [weakref.ref(logits), weakref.ref(backend), weakref.ref(sampler)]
+    backend.logits.clear()
+    del logits, backend, sampler
+    gc.collect()
+    assert [ref() for ref in gone] == [None] * 3

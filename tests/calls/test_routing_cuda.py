@@ -10,6 +10,7 @@ from calling import assert_same_rows, loaded, select, selected
 from fake_candidates import EVERYTHING, PER_ROW
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw.plugin import Capabilities
+from tokendraw_testing.kit.device import LONGEST_CALL_SECONDS, seconds_behind_a_busy_device, sync_is_an_error
 
 pytestmark = pytest.mark.gpu
 
@@ -83,6 +84,19 @@ def test_routed_rows_are_what_their_companion_alone_draws(pair, dtype):
         assert torch.equal(getattr(output.logprobs, field)[200], getattr(three.logprobs, field)[2])
     least = logits.topk(50, -1).values[:, -1:]
     assert (logits.gather(1, output.token_ids[:, None]) >= least).all()
+
+
+def test_a_first_batch_and_its_next_step_are_not_waited_for(pair):
+    sampler, logits = pair[0], logits_of(2)
+    sampler.sample(logits, metadata_of())
+    fresh = metadata_of()
+    with sync_is_an_error():
+        sampler.sample(logits, fresh)
+        sampler.sample(logits, fresh.with_positions(fresh.positions + 1))
+    batches = iter([metadata_of() for _ in range(8)])
+    seconds, slept = seconds_behind_a_busy_device(lambda: sampler.sample(logits, next(batches)))
+    assert slept
+    assert seconds < LONGEST_CALL_SECONDS
 
 
 def test_a_captured_batch_follows_its_inputs_and_draws_anew(pair):

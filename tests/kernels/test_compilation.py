@@ -15,6 +15,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from tokendraw import Need, SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel import compilation
+from tokendraw_triton_gumbel.compilation import hold_lock, make_once
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import ROOT, compilations
 
@@ -99,6 +100,23 @@ def test_the_kernels_of_a_call_are_compiled_side_by_side_as_far_as_there_are_com
     assert max(most) == compilers
 
 
+def test_a_different_kernel_does_not_wait():
+    begun, end = threading.Event(), threading.Event()
+
+    def make():
+        begun.set()
+        assert end.wait(timeout=60)
+        return "slow"
+
+    with ThreadPoolExecutor(2) as pool:
+        compiling = pool.submit(make_once, "the slow one", make)
+        assert begun.wait(timeout=60)
+        assert make_once("the other one", lambda: "quick") == "quick"
+        waiting = pool.submit(make_once, "the slow one", lambda: "again")
+        end.set()
+        assert compiling.result(timeout=60) == waiting.result(timeout=60) == "slow"
+
+
 # Processes.
 
 
@@ -159,3 +177,38 @@ def test_a_process_killed_during_a_compilation_blocks_no_process(start, tmp_path
     ready(second)
     first.kill()
     assert compilations_of(second) == 1
+
+
+def test_later_compilations_wait_for_the_first_but_for_no_failed_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(compilation, "_folder", lambda: tmp_path)
+    begun, order = threading.Event(), []
+
+    def first():
+        with hold_lock("a kernel"):
+            begun.set()
+            time.sleep(0.2)
+            order.append("first")
+
+    def other():
+        begun.wait(timeout=60)
+        with hold_lock("a kernel"):
+            order.append("other")
+
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(each) for each in (first, other, other)]:
+            done.result(timeout=60)
+    assert order == ["first", "other", "other"]
+    with pytest.raises(RuntimeError, match="ptxas"), hold_lock("a kernel"):
+        raise RuntimeError("ptxas is missing")
+    with hold_lock("a kernel"):
+        pass
+
+
+def test_a_wait_for_a_lock_ends_at_the_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(compilation, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(compilation, "MAX_WAIT_SECONDS", 0.05)
+    with hold_lock("a kernel"), hold_lock("another"):
+        with hold_lock("a kernel"):  # held by somebody else, as far as it knows
+            pass
+        with hold_lock("a kernel"):
+            pass

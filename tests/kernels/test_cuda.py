@@ -1,6 +1,11 @@
 """What the kit does not see of triton-gumbel on a CUDA device: compilations, configurations, edits that meet."""
 
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +13,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from triton import knobs
 
 import tokendraw
 from tokendraw import SamplingMetadata, SamplingParams
@@ -45,6 +51,21 @@ def compiled(monkeypatch):
     return result
 
 
+def test_eight_threads_compile_each_kernel_once(tmp_path):
+    run = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("cold_start.py"))],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+        env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path)},
+    )
+    result = json.loads(run.stdout.splitlines()[-1])
+    assert result["same"]
+    assert len(result["compiled"]) >= 2
+    assert set(result["compiled"]) == {1}
+
+
 def test_after_a_warmup_no_number_of_rows_compiles_anything(compiled):
     sampler = load()
     sampler.warmup(V, dtypes=[torch.bfloat16], batch_sizes=[1, 256])
@@ -63,6 +84,25 @@ def seeded_metadata(rows, kind):
     requests = BATCHES[kind]
     params = [replace(requests[i % len(requests)], seed=i) for i in range(rows)]
     return SamplingMetadata.from_params(params, device="cuda", positions=range(rows))
+
+
+def test_a_hook_of_a_profiler_is_called_and_changes_nothing():
+    sampler, metadata = load(), seeded_metadata(8, "filtered")
+    logits, seen = torch.randn(8, V, device="cuda"), []
+    expected = sampler.sample(logits, metadata).token_ids
+
+    def hook(launched):
+        seen.append(launched.get()["name"])
+
+    hooks = knobs.runtime.launch_enter_hook
+    hooks.add(hook)
+    try:
+        result = sampler.sample(logits, metadata).token_ids
+    finally:
+        hooks.remove(hook)
+    assert torch.equal(result, expected)
+    assert seen[:2] == ["tile_statistics", "draw_rows"]
+    assert len(seen) == 3
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -93,6 +133,29 @@ def load_processor(plugin="triton-gumbel"):
 
 def bits(tensor):
     return tensor.view(torch.int32 if tensor.dtype == torch.float32 else torch.int16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_mask_keeps_edits_beside_forbidden_ids(dtype, biased):
+    """Programs have no order: reading, choosing and writing entire words might undo another program's edits."""
+    rows, vocab_size = 256, 8192
+    edited = list(range(0, vocab_size, 2))
+    bias = {"logit_bias": dict.fromkeys(edited[:1000], 3.0)} if biased else {}
+    params = tokendraw.SamplingParams(repetition_penalty=1.5, **bias)
+    slots = tokendraw.RequestSlots(rows, vocab_size // 2, vocab_size, device="cuda", max_bias=1000)
+    for slot in range(rows):
+        slots.add(slot, params, prompt_token_ids=edited)
+    logits = torch.randn(rows, vocab_size, device="cuda").to(dtype)
+    row_index = torch.arange(rows, device="cuda")
+    mask = torch.full((rows, vocab_size // 32), 0x55555555, dtype=torch.int32, device="cuda")  # the even ids
+    mask[:, ::3] = 0x55000055  # some words have vectors that are forbidden as a whole
+    expected = load_processor("native").process(logits.clone(), slots, row_index, mask)
+    processor, result = load_processor(), torch.empty_like(logits)
+    for _ in range(100):
+        result.copy_(logits)
+        processor.process(result, slots, row_index, mask)
+        assert torch.equal(bits(result), bits(expected))
 
 
 def requested(rows, vocab_size, limit):

@@ -61,7 +61,9 @@ ROWS = {
     "kept sets that are collected": (("lists", "guessed"), 14),
     "kept sets that a guess misses": (("lists", "too short"), 8),
     "kept sets without a guess": (("lists", "bounded"), 8),
-    "temperatures beyond float32": (("extremes",), 72),
+    "XTC and temperature_last": (("intervals",), 140),
+    "temperatures beyond float32 in ready tensors": (("extremes",), 140),
+    "log-probabilities at the limits of sums and searches": (("described",), 60),
 }
 """Function of ``directed.py`` and the least number of tokens that it judges."""
 
@@ -73,6 +75,16 @@ def test_every_row_is_that_of_float64(name):
     result = interpreted("directed", *call)
     assert result["wrong"] == []
     assert result["judged"] >= least
+
+
+@pytest.mark.slow
+def test_chains_in_vocabularies_of_many_tiles_are_those_of_float64():
+    assert interpreted("directed", "chains") >= 24
+
+
+@pytest.mark.slow
+def test_rows_of_shared_slots_are_described_as_rows_of_their_own():
+    assert interpreted("directed", "slots") == []
 
 
 @pytest.mark.slow

@@ -51,6 +51,18 @@ def metadata_of(rows, kind):
     return SamplingMetadata.from_params(params, positions=range(7, 7 + rows))
 
 
+def inside_larger_tensors(metadata, first):
+    """Copy the parameters into the middle of larger tensors."""
+
+    def shifted(tensor):
+        return torch.cat([tensor[:1]] * first + [tensor])[first:]
+
+    columns = ("temperature", "top_k", "top_p", "min_p", "seed", "seeded", "positions", "row_index", "joint")
+    tensors = {name: getattr(metadata, name) for name in (*columns, "logprobs")}
+    params = {name: shifted(tensor) for name, tensor in tensors.items() if tensor is not None}
+    return SamplingMetadata(**params, facts=metadata.facts)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("vocab_size", VOCABULARIES)
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
@@ -63,6 +75,30 @@ def test_no_number_of_rows_compiles_anything(kernels, vocab_size, mode):
         for kind in REQUESTS:
             sampler.sample(logits[:rows], metadata_of(rows, kind))
         assert compilations(kernels) == before, (rows, kind)
+
+
+def test_a_number_of_best_tokens_warms_up_its_search(kernels):
+    sampler = warm(logprobs=(300,))
+    before = compilations(kernels)
+    assert before["row_logprobs"] > 0
+    for n in (257, 300, 1000):
+        metadata = SamplingMetadata.from_params([SamplingParams(logprobs=n)] * 2, positions=range(2))
+        sampler.sample(torch.zeros(2, V, dtype=torch.bfloat16), metadata)
+        assert compilations(kernels) == before, n
+
+
+@pytest.mark.parametrize("vocab_size", VOCABULARIES)
+@pytest.mark.fast_first
+def test_rows_and_parameters_inside_larger_tensors_compile_nothing(kernels, vocab_size):
+    sampler = warm(vocab_size)
+    before = compilations(kernels)
+    logits = torch.zeros(40, vocab_size, dtype=torch.bfloat16)
+    for rows in (1, 2, 5, 17):
+        for first in (1, 2, 3, 7):
+            for kind in REQUESTS:
+                metadata = inside_larger_tensors(metadata_of(rows, kind), first)
+                sampler.sample(logits[first : first + rows], metadata)
+                assert compilations(kernels) == before, (rows, first, kind)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
@@ -122,6 +158,30 @@ def test_drafts_and_verifications_within_the_warmup_compile_nothing(kernels, opt
     for call in calls:
         verify(sampler, **call)
         assert compilations(kernels) == before, call
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["rejection", "coupled"])
+@pytest.mark.parametrize("known", ["draft_logits", "draft_probs", None])
+def test_no_number_of_requests_and_drafts_compiles_anything(kernels, known, mode):
+    sampler = warm(3001, max_drafts=4, verify_modes=[mode], draft_kinds=[(known or "draft_chosen")[6:]])
+    before = compilations(kernels)
+    assert before["accept_drafts"] > 0
+    verify(sampler, known, mode, sizes=(2, 16, 31, 128, 129), vocab_size=3001)
+    assert compilations(kernels) == before
+
+
+@pytest.mark.parametrize("kind", ["plain", "mixed"])
+@pytest.mark.parametrize("known", ["draft_logits", "draft_probs", None])
+def test_a_verification_draws_large_sets_with_the_kernel_of_samples(kernels, kind, known):
+    """The kernel of large sets takes longest to compile."""
+    sampler = warm(batch_sizes=(1, 16))
+    before = compilations(kernels)
+    for drafts in layouts(3, 4, known, V):
+        sampler.verify(torch.zeros(drafts.num_rows, V, dtype=torch.bfloat16), drafts, metadata_of(3, kind))
+    after = compilations(kernels)
+    assert after["accept_drafts"] > before["accept_drafts"]
+    assert after["draw_large_sets"] == before["draw_large_sets"]
 
 
 # Loading.

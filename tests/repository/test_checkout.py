@@ -1,5 +1,7 @@
 """The tests run this checkout: pytest refuses copies in the environment, and make replaces copies."""
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -7,6 +9,7 @@ import sys
 import pytest
 
 import checkout
+import pages
 
 ROOT = checkout.ROOT
 
@@ -59,3 +62,28 @@ def test_make_mends_copies_before_it_runs_anything(target, mended, copy, tmp_pat
         assert first.endswith(" --no-deps --editable ./plugins/native")
         first = rest[0]
     assert first.startswith({"demo": "tokendraw list", "test": "python -m pytest"}[target])
+
+
+@needs_make
+@pytest.mark.slow
+def test_make_demo_shows_which_sampler_serves_and_draws_a_text(tmp_path):
+    """The words come from the documentation of the running Python."""
+    command = ["make", "demo", "--no-print-directory"]
+    command += [environment_of_make(tmp_path, 'exec "{python}" {words} "$@"')]
+    environ = pages.environment()
+    printed = subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=True
+    ).stdout
+    assert printed.startswith("name ")
+    assert "\nsample on cpu: native\n" in printed
+    assert len(printed.partition("\nThe import statement")[2].split()) > 20
+
+
+@needs_make
+def test_make_help_lists_the_targets():
+    # Not as a part of the make that may run this test, which would name its folders.
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("MAKE")}
+    command = ["make", "help"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=environ)
+    targets = re.findall(r"^([\w-]+):.*  ## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [line.split()[0] for line in result.stdout.splitlines()] == targets

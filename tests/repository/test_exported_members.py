@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import isolation
 import tokendraw
 import tokendraw.bench
 import tokendraw.commands
@@ -291,3 +292,24 @@ def test_nothing_in_the_core_branches_on_the_name_of_an_operation(operation):
     comparison = re.compile(rf"""([!=]=|\bin|\bcase)\s*\(?["']{operation}["']|["']{operation}["']\s*[!=]=""")
     sources = Path(str(tokendraw.__file__)).parent.rglob("*.py")
     assert [path for path in sources if comparison.search(path.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.slow
+def test_draws_of_large_batches_load_no_symbolic_algebra():
+    """``torch.broadcast_shapes`` loads sympy: half a second, three without cached bytecode."""
+    code = """
+import torch, tokendraw
+
+sampler = tokendraw.load_sampler("native", device="cpu")
+every = {"temperature": 0.9, "top_k": 50, "top_p": 0.9, "min_p": 0.01, "logprobs": 3}
+params = [tokendraw.SamplingParams(**given) for given in ({}, {"seed": 7}, every, every | {"seed": 7})]
+metadata = tokendraw.SamplingMetadata.from_params(params * 16, positions=range(64))
+logits = torch.randn(64, 5000)
+sampler.sample(logits, metadata)
+drafts = tokendraw.Drafts.from_lists([[1, 2, 3]] * 16, device="cpu")
+for mode in ("rejection", "coupled", "block"):
+    sampler.verify(logits, drafts, metadata, mode=mode)
+"""
+    run = isolation.run_forked(f"{code}\n{REPORT}")
+    assert run.returncode == 0, run.stderr
+    assert "sympy" not in set(json.loads(run.stdout.splitlines()[-1])) - loaded_after("import torch")

@@ -13,6 +13,7 @@ from tokendraw.edits import slots as slots_module
 from tokendraw.edits import tables as tables_module
 from tokendraw.plugin import EditFacts
 from tokendraw_native.logits_processing import NativeProcessor
+from tokendraw_testing import sync_is_an_error
 
 S, M, V = 3, 8, 70
 ASKING = {
@@ -244,3 +245,80 @@ def test_a_capture_records_the_edits_that_the_engine_names_and_gives_memory_to_n
     before = slots.num_bytes
     monkeypatch.setattr(slots_module, "is_capturing", lambda: True)
     assert (slots.facts, slots.tables.bias.numel(), slots.num_bytes) == (slots.captured_edits, 0, before)
+
+
+@pytest.mark.gpu
+def test_a_graph_captured_without_requests_edits_by_those_that_come_later():
+    """The lists do not lie in the graph's temporary memory, freed during its capture."""
+    slots, kept, processor = small_slots("cuda"), small_slots("cuda"), NativeProcessor()
+    logits, row_index = torch.ones(S, V, device="cuda"), torch.arange(S, device="cuda")
+    kept.add(0, EVERYTHING, [1])
+    processor.process(logits, kept, row_index)
+    kept.remove(0)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for size in (2 * S, 3 * S, 4 * S, 6 * S, 8 * S, 1000):
+            torch.full((size,), 7, dtype=torch.int32, device="cuda")
+        processor.process(logits, slots, row_index)
+    assert len(widths(slots)) == len(LISTS)
+    for slot, params in enumerate((*ASKING.values(), EVERYTHING)):
+        if slot >= S:
+            slots.remove(slot % S)
+            kept.remove(slot % S)
+        slots.add(slot % S, params, [2, 1])
+        kept.add(slot % S, params, [2, 1])
+        logits.fill_(1.0)
+        graph.replay()
+        assert torch.equal(logits, processor.process(torch.ones_like(logits), kept, row_index))
+        assert not torch.equal(logits[slot % S], torch.ones_like(logits[0]))
+
+
+@pytest.mark.gpu
+def test_replays_of_a_graph_append_what_lies_there():
+    slots = RequestSlots(4, 12, 20, device="cuda")
+    held = {slot: Held(SamplingParams(frequency_penalty=1.0), [slot, 3]) for slot in (0, 2, 3)}
+    for slot, one in held.items():
+        slots.add(slot, one.params, one.prompt)
+    rows = torch.tensor([3, 0], device="cuda")
+    tokens, chains = torch.zeros(2, dtype=torch.int64, device="cuda"), torch.full((2, 2), -1, device="cuda")
+    out = VerifyOutput(chains, tokens, tokens)
+    warmed = RequestSlots(4, 12, 20, device="cuda")
+    warmed.append(rows, tokens)
+    warmed.append_verified(rows, out)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        slots.append(rows, tokens)
+        slots.append_verified(rows, out)
+    for step in range(3):
+        first, second = [step, step + 1], [[5, -1], [step, 7]]
+        tokens.copy_(torch.tensor(first))
+        chains.copy_(torch.tensor(second))
+        graph.replay()
+        for row, slot in enumerate((3, 0)):
+            held[slot].output += [first[row], *[token for token in second[row] if token >= 0]]
+        slots.append(torch.tensor([2], device="cuda"), torch.tensor([step], device="cuda"))
+        held[2].output.append(step)
+    torch.cuda.synchronize()
+    assert_holds(slots, held)
+    with torch.cuda.graph(again := torch.cuda.CUDAGraph()):
+        slots.append(rows, tokens)
+    for _ in range(12):
+        again.replay()
+    torch.cuda.synchronize()
+    assert slots.tables.num_tokens.tolist() == [12, 0, 5, 12]
+
+
+@pytest.mark.gpu
+def test_a_step_waits_for_no_device():
+    slots = RequestSlots(4, 12, 20, device="cuda")
+    slots.add(1, EVERYTHING, [1, 2])
+    rows, tokens = torch.tensor([1], device="cuda"), torch.tensor([4], device="cuda")
+    chains = VerifyOutput(torch.tensor([[4, -1]], device="cuda"), tokens, tokens)
+    with sync_is_an_error():
+        slots.metadata(rows, tokens)
+        slots.append(rows, tokens)
+        slots.append_verified(rows, chains)
+        slots.add(2, EVERYTHING, [1, 2])
+        slots.remove(2)

@@ -8,7 +8,7 @@ import torch
 import tokendraw_testing
 from fake_dists import ONE_OF_THE_OPERATIONS, deadly
 from mutants.samplers import CUDA_SAMPLERS, NATIVE, PLAIN, SamplerMutant, sampler_mutant
-from numpy_sampler import modest
+from numpy_sampler import modest, subject
 from tokendraw import InvalidParameterError, SamplerUnavailableError, operations
 from tokendraw.plugin import Capabilities
 from tokendraw_testing import Effort, Property, Status, Subject, fake_dist, run
@@ -22,6 +22,8 @@ FEW_DRAWS = replace(QUICK, draws=QUICK.draws // 5, tiled_draws=QUICK.tiled_draws
 """For what the kit asks of a sampler, which the number of draws does not change."""
 FEW = replace(QUICK, draws=2000, tiled_draws=400)
 UNSEEDED_NATIVE = replace(NATIVE, seeding="launch")
+FEW_ROWS = replace(FEW_DRAWS, crossed_sizes=(33, 5003, 65_543), crossed_batch=60, crossed_rows=40)
+"""For a sampler that takes a row at a time."""
 LEAST = replace(
     Effort.tiny(),
     fewer=32,
@@ -310,3 +312,11 @@ def test_the_list_of_an_installed_plugin_counts(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(folder)
     assert Subject.installed("acme", device="cpu").expected_failures == {"last ids": REASON}
+
+
+@pytest.mark.slow
+def test_a_sampler_in_float64_numpy_is_green_in_every_line():
+    """Other seeds give the same result: a false alarm has a probability of 1e-6."""
+    under_test = subject()
+    under_test.effort = FEW_ROWS
+    assert run(under_test).failed == ()

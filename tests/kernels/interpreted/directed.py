@@ -4,19 +4,21 @@ Rows are judged by the float64 reference. Which branches of the kernels a run ta
 runs their bodies as Python.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 import triton.language as tl
 
 from judged_rows import judge
-from tokendraw import Need, RequestSlots, SamplingMetadata, SamplingParams
+from tokendraw import BatchFacts, Need, RequestSlots, SamplingMetadata, SamplingParams
 from tokendraw_testing import Effort, Subject, properties, run
 from tokendraw_triton_gumbel import edit_launches, plugin
 from tokendraw_triton_gumbel.kernels import large_set, large_set_passes, large_set_search
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
+from verifying import Batch
+from verifying import chains as chains_of
 
 CPU = torch.device("cpu")
 DTYPES = torch.float32, torch.bfloat16, torch.float16
@@ -207,25 +209,237 @@ def lists(how):
     )
 
 
-def extremes():
-    """Temperatures with an inverse beyond float32, and a difference of two logits beyond it."""
-    filters = [(0, 1.0, 0.0), (5, 1.0, 0.0), (0, 0.5, 0.0), (0, 1.0, 0.1), (0, 1.0, 1.0), (40, 0.9, 0.01)]
+LIKELY = (100, 101, 102)
+"""Ids of the three likely tokens in rows of requests with even numbers."""
+
+
+def interval_requests(rng, count, *, is_described=False):
+    """Make requests of every filter order, with XTC or without.
+
+    :param is_described: whether they ask for logprobs.
+    """
     requests = [
-        SamplingParams(temperature=temperature, top_k=k, top_p=p, min_p=m, seed=seed)
-        for temperature in (1e308, 1e39, 1e30, 1e-58)
-        for seed, (k, p, m) in enumerate(filters)
+        SamplingParams(
+            temperature=float(rng.choice([0.7, 1.0, 1.3, 0.0], p=[0.4, 0.2, 0.3, 0.1])),
+            top_k=int(rng.choice([0, 0, 40, 500])),
+            top_p=float(rng.choice([1.0, 0.3, 0.9])),
+            min_p=float(rng.choice([0.0, 1e-3, 0.1])),
+            filters={"p_less": 1.0} if rng.random() < 0.2 else None,
+            xtc_probability=float(rng.choice([0.0, 0.5, 1.0])),
+            xtc_threshold=float(rng.choice([0.3, 0.1, 1e-3])),
+            filter_order=str(rng.choice(["top_k_first", "joint", "temperature_last", "temperature_last"])),
+            seed=int(rng.integers(-(2**40), 2**40)),
+            logprobs=int(rng.choice([0, 3])) if is_described else None,
+            logprob_token_ids=(1, *LIKELY[:2]) if is_described else None,
+        )
+        for _ in range(count)
     ]
+    # XTC looks at what a min-p behind top-p left, and at a wide nucleus alone.
+    wide = {"temperature": 0.7, "top_k": 0, "top_p": 0.9, "filters": None, "xtc_probability": 1.0}
+    last = {"min_p": 1e-3, "xtc_threshold": 0.3, "filter_order": "temperature_last"}
+    requests[0] = replace(requests[0], **wide | last)
+    requests[2] = replace(requests[2], **wide, min_p=0.0, xtc_threshold=0.1, filter_order="top_k_first")
+    # In the order joint a floor may leave less than the mass of top-p.
+    least = {"temperature": 1.0, "top_p": 0.999, "min_p": 0.5, "xtc_threshold": 0.341}
+    requests[4] = replace(requests[4], **wide | least, filter_order="joint")
+    return requests
+
+
+def interval_logits(rng, requests, size):
+    """Make logits [rows, size] float32: three likely tokens beside many, or any number of them.
+
+    :param requests: [rows]: the number of each row's request.
+    """
+    spread = np.where(requests % 2 == 0, 0.5, rng.choice([0.5, 3.0, 6.0], len(requests)))
+    logits = rng.normal(0, spread[:, None], (len(requests), size)).astype(np.float32)
+    logits[np.ix_(requests % 2 == 0, LIKELY)] = 8.0, 7.9, 7.7
+    return logits
+
+
+def intervals():
+    """XTC and ``temperature_last`` in rows of few and many tokens, alone and beside all other filters.
+
+    What a call wants beside tokens decides which thresholds are exact, and at which temperatures tiles are summed.
+    """
+    rng, verdicts = np.random.default_rng(9), []
+    for mode in (None, "raw_logprobs", "temperature_logprobs", "processed_logprobs", "processed_logits"):
+        requests = interval_requests(rng, 32, is_described=mode is not None)
+        logits = torch.from_numpy(interval_logits(rng, np.arange(32), 9000))
+        verdicts.append(judge(sampler(mode), logits, requests, mode=mode or "raw_logprobs"))
+    return judged(*verdicts)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A row of ready tensors, which may hold what no request may ask for."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+    filter_order: str = "top_k_first"
+    filters: None = None
+    typical_p: float = 1.0
+    xtc_probability: float = 0.0
+    logprobs: None = None
+
+
+def extremes():
+    """Temperatures in ready tensors that are infinite, no number, or whose inverse float32 cannot hold."""
+    temperatures = [float("inf"), 1e308, 1e39, 1e30, 1e-58, float("nan"), -1.0]
+    filters = [(0, 1.0, 0.0), (5, 1.0, 0.0), (0, 0.5, 0.0), (0, 1.0, 0.1), (0, 1.0, 1.0), (40, 0.9, 0.01)]
+    rows = [
+        Ready(temperature, *filters[i % 6], i)
+        for i, temperature in enumerate(np.repeat(temperatures, 6).tolist())
+    ]
+    columns = {
+        name: torch.tensor([getattr(row, name) for row in rows], dtype=dtype)
+        for name, dtype in (
+            *((name, torch.float64) for name in ("temperature", "top_p", "min_p")),
+            *((name, torch.int64) for name in ("top_k", "seed")),
+        )
+    }
+    metadata = SamplingMetadata(**columns, positions=torch.arange(len(rows)))
     row = torch.from_numpy(np.random.default_rng(7).normal(0, 2, 1100))
     row[::3] = float("-inf")
-    verdicts = [
-        judge(sampler(gumbel_dtype=noise), row.to(dtype).expand(len(requests), -1), requests, dtype=noise)
-        for dtype in DTYPES
-        for noise in ("fp32", "fp64")
+    result = judged(
+        *(
+            judge(
+                sampler(gumbel_dtype=noise),
+                row.to(dtype).expand(len(rows), -1),
+                rows,
+                dtype=noise,
+                metadata=metadata,
+            )
+            for dtype in DTYPES
+            for noise in ("fp32", "fp64")
+        )
+    )
+    # A difference of two logits that float32 cannot hold.
+    output = sampler().sample(torch.tensor([3e38, -3e38]).expand(len(rows), -1), metadata)
+    fine = output.valid & (output.token_ids <= 1)
+    result["wrong"] += [
+        f"a difference above float32's range: {rows[i]}" for i in (~fine).nonzero().flatten().tolist()
     ]
-    apart = torch.tensor([3e38, -3e38]).expand(len(requests), -1)
-    output = sampler().sample(apart, SamplingMetadata.from_params(requests, positions=range(len(requests))))
-    assert (output.valid & (output.token_ids <= 1)).all()
+    return result
+
+
+def described():
+    """Log-probabilities where sums and searches are at their limits.
+
+    Rows of one token and of nearly all, which have to stay at 0; N from comparisons to sorts; NaN, signed zeros, ties,
+    subnormal numbers and huge ones; the only finite logit of a tile; temperatures as low as the logits are close.
+    """
+    rng, verdicts = np.random.default_rng(7), []
+    narrow = [
+        {},
+        {"top_k": 1},
+        {"top_k": 2, "temperature": 0.7},
+        {"top_p": 0.5, "filter_order": "joint"},
+        {"top_p": 0.999, "temperature": 3.0},
+        {"min_p": 1.0},
+        {"min_p": 1e-6, "top_p": 0.9999999},
+        {"min_p": 1e-30},
+    ]
+    for size, n, mode, dtype in (
+        (2, 1, "processed_logprobs", torch.float32),
+        (50, 70, "raw_logprobs", torch.float32),
+        (1300, 256, "temperature_logprobs", torch.bfloat16),
+        (9001, 1000, "processed_logprobs", torch.float32),
+        (9001, 1025, "raw_logits", torch.float16),
+        (33_000, 5, "processed_logits", torch.float32),
+    ):
+        rows = rng.normal(0, rng.choice([0.0, 1e-3, 0.3, 4.0], (len(narrow), 1)), (len(narrow), size))
+        rows[:, 0] += rng.uniform(0, 20, len(narrow))
+        requests = [SamplingParams(seed=i, logprobs=n, **fields) for i, fields in enumerate(narrow)]
+        logits = torch.from_numpy(rows.astype(np.float32)).to(dtype)
+        verdicts.append(judge(sampler(mode), logits, requests, mode=mode))
+    size = 2100
+    special = torch.from_numpy(rng.normal(0, 1, (10, size))).float()
+    special[0, ::3], special[1], special[2, 5:] = torch.nan, torch.nan, -torch.inf
+    special[3] = torch.where(special[3] > 1.9, 0.0 * special[4].sign(), -1.0)
+    special[4] = (special[4] * 2).round()
+    special[5] *= 1e38
+    special[6] *= 1e-40
+    special[7, 1024:2048], special[8, 1024:2048] = -torch.inf, -torch.inf
+    special[7, 1500], special[8, 1500] = torch.nan, 3.0
+    special[9] = torch.where(torch.arange(size) % 1024 < 16, special[9] + 30, special[9] * 1e-3)
+    for mode, n in (("processed_logprobs", 5), ("raw_logprobs", 70)):
+        requests = [SamplingParams(seed=i, top_p=0.9, logprobs=n) for i in range(len(special))]
+        verdicts.append(judge(sampler(mode), special, requests, mode=mode))
+    degrees = [1e-40, 1e-39, 3e-38, 2e-37, 1e-44]
+    for fields in ({}, {"top_k": 7}, {"top_p": 0.8}):
+        rows = np.stack([rng.normal(0, 3, 60) * degree for degree in degrees]).astype(np.float32)
+        requests = [
+            SamplingParams(temperature=t, seed=i, logprobs=2, **fields) for i, t in enumerate(degrees)
+        ]
+        logits, mode = torch.from_numpy(rows), "temperature_logprobs"
+        verdicts.append(judge(sampler(mode), logits, requests, mode=mode))
     return judged(*verdicts)
+
+
+def chains():
+    """Return how many chains are those of float64, of vocabularies of several groups of tiles; another one raises.
+
+    Some requests are verified by several programs; of most the first draft is rejected.
+    """
+    count = 0
+    for number, (size, scale, kind, mode, processors, noise) in enumerate(
+        (
+            (8193, 1.0, "logits", "rejection", 2, "fp32"),
+            (8193, 1.0, "probs", "block", 1, "fp32"),
+            (8193, 1.0, None, "rejection", 3, "fp32"),
+            (4099, 0.02, "logits", "rejection", 3, "fp32"),
+            (4099, 0.02, "probs", "rejection", 1, "fp32"),
+            (1100, 1.0, "probs", "rejection", 1, "fp64"),
+            (1100, 1.0, None, "block", 1, "fp64"),
+        )
+    ):
+        batch = Batch(4, size, seed=size + number)
+        for rows in (batch.target, batch.draft):
+            rows[:] = [logits * np.float32(scale) for logits in rows]
+        for i, ids in enumerate(batch.lists):
+            if scale < 1:  # thousands of tokens are kept
+                batch.params[i] = SamplingParams(top_p=(1.0, 0.9)[i % 2], seed=i)
+            if ids:
+                ids[0] = 7919 % size
+                batch.target[i][0, ids[0]] -= 5.0
+        backend = sampler(gumbel_dtype=noise)
+        backend._target = backend._target._replace(processors=processors)
+        found = chains_of(batch.verify(backend, kind, mode=mode))
+        count += sum(batch.agrees(i, tokens, kind, mode=mode, dtype=noise) for i, tokens in enumerate(found))
+    return count
+
+
+def slots():
+    """Rows of shared slots have the log-probabilities and scores of rows with parameters of their own."""
+    rng, wrong = np.random.default_rng(4), []
+    logits = torch.from_numpy(rng.normal(0, 3, (6, 1500))).float()
+    index, positions = torch.tensor([2, 0, 0, 1, 2, 1]), torch.arange(6)
+    params = [
+        SamplingParams(temperature=0.5, top_k=4, logprobs=7, logprob_token_ids=[1, 3], seed=1),
+        SamplingParams(temperature=0.0, logprobs=2, logprob_token_ids=[1], seed=2),
+        SamplingParams(filters={"top_n_sigma": 1.0}, xtc_probability=1.0, logprobs=0, seed=3),
+    ]
+    shared = SamplingMetadata.from_params(params, row_index=index, positions=positions)
+    own = SamplingMetadata.from_params([params[i] for i in index.tolist()], positions=positions)
+    for mode in ("raw_logprobs", "processed_logprobs"):
+        for name, call in (
+            ("sample", lambda backend, metadata: backend.sample(logits, metadata)),
+            ("score", lambda backend, metadata: backend.score(logits, torch.arange(6), metadata)),
+        ):
+            found, expected = (call(sampler(mode), metadata) for metadata in (shared, own))
+            for field in ("token_ids", "logprobs", "ranks", "given_token_ids", "given_logprobs"):
+                pair = [getattr(output.logprobs, field) for output in (found, expected)]
+                if not torch.equal(*pair):
+                    wrong.append([name, mode, field])
+    facts = BatchFacts(max_logprobs=3)
+    empty = sampler("raw_logits").sample(logits[:0], SamplingMetadata(facts=facts))
+    unfiltered = sampler("raw_logprobs").score(logits, torch.arange(6), SamplingMetadata())
+    if empty.logprobs.logprobs.shape[0] or not (unfiltered.threshold == -torch.inf).all():
+        wrong.append("calls without rows, or without filters")
+    return wrong
 
 
 def appends():
