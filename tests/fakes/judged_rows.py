@@ -34,7 +34,7 @@ def judge(backend, logits, requests, *, mode="raw_logprobs", dtype="fp32", metad
     for i, asked in enumerate(requests):
         is_left_out = asked.xtc_probability and not reference.applies_xtc(asked, asked.seed, i, dtype)
         request = replace(asked, xtc_probability=0.0) if is_left_out else asked
-        values = reference.SortedLogits.of(logits[i].float().numpy())
+        values = reference.SortedLogits.of(logits[i].float().cpu().numpy())
         row = reference.prepare(values, request)
         faults = [] if bool(output.valid[i]) == row.valid else ["valid"]
         if row.valid and row.certain:
@@ -61,7 +61,7 @@ def _numbers(output, i, row, request, mode):
     ceiling = reference.ceiling(row) if has_ceiling else np.inf
     for name, wanted in (("threshold", reference.threshold(row)), ("ceiling", ceiling)):
         bound = getattr(output, name)
-        if bound is not None and not np.array_equal(bound[i], wanted, equal_nan=True):
+        if bound is not None and not np.array_equal(bound[i].cpu(), wanted, equal_nan=True):
             yield f"{name} {bound[i]}, not {wanted}"
     if output.log_kept_mass is not None:
         mass = float(output.log_kept_mass[i])
@@ -74,7 +74,7 @@ def _numbers(output, i, row, request, mode):
     wanted = len(values) if request.logprobs < 0 else min(request.logprobs, len(values))
     best = np.concatenate(([values[token]], np.sort(values)[::-1][:wanted]))
     ids, found = (
-        getattr(output.logprobs, name)[i, : 1 + wanted].numpy() for name in ("token_ids", "logprobs")
+        getattr(output.logprobs, name)[i, : 1 + wanted].cpu().numpy() for name in ("token_ids", "logprobs")
     )
     if mode.endswith("logprobs") and (found > 0).any():
         yield f"a log-probability above 0: {found.max()}"

@@ -10,14 +10,7 @@ import call_tables
 import tokendraw
 from calling import call, tokens
 from judged_rows import judge
-from tokendraw import (
-    BatchFacts,
-    Drafts,
-    Need,
-    SamplingMetadata,
-    SamplingParams,
-    philox,
-)
+from tokendraw import BatchFacts, Drafts, Need, SamplingMetadata, SamplingParams, philox
 from tokendraw_testing import reference
 
 INF, NAN = math.inf, math.nan
@@ -92,12 +85,13 @@ def test_a_row_has_xtc_where_the_uniform_of_its_seed_and_position_lies_below_the
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_extreme_temperatures_and_logits_draw_and_show_what_float64_does(load_native, mode):
+def test_extreme_temperatures_and_logits_draw_and_show_what_float64_does(load_native, device, mode):
     """1e-40 is a subnormal float32, 1e-300 is 0 there, 1e300 is finite in float64 alone, and so is x - max(x)."""
     common, apart = [1.5, -0.5, 1.0, -INF], [[3e38, -3e38, 3e38, 0.0], [-3e38, -3.2e38, -3.4e38, -3e38]]
     rows = [*((common, t) for t in (1e-300, 1e-40, 1e-30, 1e20, 1e39, 1e300)), *((row, 1.0) for row in apart)]
     requests = [SamplingParams(temperature=t, seed=1, logprobs=1) for _, t in rows]
-    found = judge(load_native(mode), torch.tensor([row for row, _ in rows]), requests, mode=mode)
+    logits = torch.tensor([row for row, _ in rows], device=device)
+    found = judge(load_native(mode), logits, requests, mode=mode)
     assert (found.wrong, found.judged > 5) == ([], True)
 
 

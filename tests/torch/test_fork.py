@@ -103,27 +103,29 @@ result += [[draw(), draw(SEEDED)], in_child(lambda: [torch.manual_seed(11) and d
 
 @pytest.mark.slow
 def test_beside_other_threads_the_seed_waits_for_the_first_draw_and_a_held_generator_is_no_deadlock() -> None:
+    """A child that draws needs the generator: only those that do not are forked while another thread may hold it."""
     drawn, seeded, alone, done = result(
         """
 sampler = load()
 torch.manual_seed(9)
 alone = [draw(), draw()]
-running = True
+ended = threading.Event()
+idle = threading.Thread(target=ended.wait)
+idle.start()
+drawn = [in_child(draw) for _ in range(3)] + [draw()]
+seeded = [in_child(lambda: torch.manual_seed(9) and [draw(), draw()]) for _ in range(2)]
 
 def busy():
     block = torch.empty(300_000)
-    while running:
+    while not ended.is_set():
         block.normal_()
 
 thread = threading.Thread(target=busy)
 thread.start()
-try:
-    drawn = [in_child(draw) for _ in range(3)] + [draw()]
-    seeded = [in_child(lambda: torch.manual_seed(9) and [draw(), draw()]) for _ in range(2)]
-    done = [in_child(lambda: 1) for _ in range(50)]
-finally:
-    running = False
-    thread.join()
+done = [in_child(lambda: 1) for _ in range(50)]
+ended.set()
+thread.join()
+idle.join()
 result = [drawn, seeded, alone, done]
 """
     )
