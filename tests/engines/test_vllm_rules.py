@@ -11,7 +11,8 @@ import torch
 import call_tables
 import tokendraw
 import tokendraw_vllm
-from tokendraw import SamplingParams
+from tokendraw import SamplingParams, engines
+from tokendraw.filters import installed
 from tokendraw_vllm import _v2
 from vllm_engine import DraftingEngine, Engine, Parameters
 
@@ -28,6 +29,13 @@ def engine(vllm, monkeypatch):
 
 def asking(rules, **params):
     return {"extra_args": {"tokendraw": rules}, **params}
+
+
+def test_rules_of_a_request_are_read_without_a_look_at_what_is_installed(monkeypatch):
+    engines.read_rules({"top_n_sigma": 1.0}, "rules")
+    monkeypatch.setattr(installed, "_look", None)
+    params = engines.read_rules({"top_n_sigma": 1.5, "typical_p": 0.9}, "rules")
+    assert (params.filters, params.typical_p) == ({"top_n_sigma": 1.5}, 0.9)
 
 
 def drafting(method="standard", **config):

@@ -206,10 +206,8 @@ def read_rules(rules: Any, source: str, plain: SamplingParams = _PLAIN) -> Sampl
         raise InvalidParameterError(f"{source} needs {{name: value}}, found {type_name(rules)}. Pass a dict.")
     values = {name: value for name, value in rules.items() if name in _FIELDS}
     filters = {name: value for name, value in rules.items() if name not in _FIELDS}
-    known = _known()
     for name in filters:
-        if name not in known:
-            raise InvalidParameterError(_refusal(name, known, source))
+        _require_rule(name, source)
     try:
         return replace(plain, filters=filters or None, **values).check()
     except InvalidParameterError as error:
@@ -243,10 +241,9 @@ def warmup_rules(plain: SamplingParams = _PLAIN) -> list[dict[str, float]]:
     :raises SettingsError: a name is unknown.
     """
     given = [name.strip() for name in os.environ.get(WARMUP_RULES, "").split(",")]
-    names, known = [name for name in dict.fromkeys(given) if name], _known()
-    for name in names:
-        if name not in known:
-            raise SettingsError(_refusal(name, known, repr(WARMUP_RULES)))
+    names = [name for name in dict.fromkeys(given) if name]
+    for name in {*names} - {*_FIELDS}:
+        _require_rule(name, repr(WARMUP_RULES), SettingsError)
     examples: dict[str, Any] = {parameter.name: parameter.example for parameter in PARAMETERS}
     examples["filter_order"] = "temperature_last"
     result = []
@@ -257,20 +254,22 @@ def warmup_rules(plain: SamplingParams = _PLAIN) -> list[dict[str, float]]:
     return result
 
 
-def _known() -> list[str]:
-    return [record.name for record in installed_filters() if record.state is State.AVAILABLE] + [*_FIELDS]
-
-
 def _field_values(params: SamplingParams) -> dict[str, float]:
     numbers = {name: float(getattr(params, name)) for name in _PARAMETERS}
     return {**numbers, **{order: params.filter_order == order for order in ORDERS}}
 
 
-def _refusal(name: object, known: list[str], source: str) -> str:
-    if name in {field.name for field in fields(SamplingParams)}:
-        return (
-            f"{source} needs rules that the engine has no parameter for, {all_of(known)}, found {name!r}. Pass the "
-            "engine's own parameter, or leave it out."
-        )
-    hint = nearest_or_all(name, known)
-    return f"{source} needs names of filters or parameters, found {format_value(name)}, {hint}. Correct it."
+def _require_rule(name: Any, source: str, error: type[Exception] = InvalidParameterError) -> None:
+    try:
+        find_filter(name)  # remembers what is installed: requests come by the thousand
+    except InvalidParameterError:
+        known = [*(each.name for each in installed_filters() if each.state is State.AVAILABLE), *_FIELDS]
+        if name in {field.name for field in fields(SamplingParams)}:
+            raise error(
+                f"{source} needs rules that the engine has no parameter for, {all_of(known)}, found {name!r}. Pass "
+                "the engine's own parameter, or leave it out."
+            ) from None
+        hint = nearest_or_all(name, known)
+        raise error(
+            f"{source} needs names of filters or parameters, found {format_value(name)}, {hint}. Correct it."
+        ) from None
