@@ -13,7 +13,6 @@ from tokendraw.edits import slots as slots_module
 from tokendraw.edits import tables as tables_module
 from tokendraw.plugin import EditFacts
 from tokendraw_native.logits_processing import NativeProcessor
-from tokendraw_testing import sync_is_an_error
 
 S, M, V = 3, 8, 70
 ASKING = {
@@ -308,17 +307,3 @@ def test_replays_of_a_graph_append_what_lies_there():
         again.replay()
     torch.cuda.synchronize()
     assert slots.tables.num_tokens.tolist() == [12, 0, 5, 12]
-
-
-@pytest.mark.gpu
-def test_a_step_waits_for_no_device():
-    slots = RequestSlots(4, 12, 20, device="cuda")
-    slots.add(1, EVERYTHING, [1, 2])
-    rows, tokens = torch.tensor([1], device="cuda"), torch.tensor([4], device="cuda")
-    chains = VerifyOutput(torch.tensor([[4, -1]], device="cuda"), tokens, tokens)
-    with sync_is_an_error():
-        slots.metadata(rows, tokens)
-        slots.append(rows, tokens)
-        slots.append_verified(rows, chains)
-        slots.add(2, EVERYTHING, [1, 2])
-        slots.remove(2)
