@@ -99,7 +99,8 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, capsys):
 
 PROGRAMS = {
     "python": 'exec "{python}" "$@"',
-    "tokendraw": 'case "$*" in check*--filter*) ;; check*) jobs="--jobs 1"; export SMALLEST_KIT=1 ;; esac; '
+    "tokendraw": 'case "$*" in check*) export SMALLEST_KIT=1 ;; esac; '
+    'case "$*" in check*--filter*) ;; check*) jobs="--jobs 1" ;; esac; '
     'exec "{python}" -m tokendraw "$@" $jobs',
     "pytest": 'case "$*" in *acme*) export SMALLEST_KIT=1 ;; esac; exec "{python}" -m pytest -p no:cacheprovider "$@"',
     # A link is not followed in a folder of PYTHONPATH.
