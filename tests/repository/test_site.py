@@ -1,13 +1,9 @@
 """The site's pages, navigation and links, as its hooks make them; `make test-site` looks at the built site."""
 
-import importlib
-import subprocess
-
 import pytest
 
 import markdown_pages
 import pages
-from pages import ROOT
 
 PAGES = markdown_pages.find(markdown_pages.PAGE_PATTERNS)
 INDEX = pages.text_of("docs/README.md")
@@ -27,16 +23,6 @@ def leaves(entries):
 def test_the_navigation_has_every_page_of_the_checkout_once():
     navigation = markdown_pages.navigation(PAGES, INDEX, ["reference/index.md"])
     assert sorted(leaves(navigation)) == sorted([*PAGES, "reference/index.md"])
-
-
-def test_the_site_has_every_page_that_a_person_reads():
-    """No pages: the front for an index of packages, and forms of a web address."""
-    tracked = subprocess.run(
-        ["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
-    ).stdout.split()
-    assert {page for page in set(tracked) - set(PAGES) if not page.startswith(".github/")} == {
-        "core/README.md"
-    }
 
 
 def test_a_page_of_docs_without_a_row_in_the_index_is_refused():
@@ -67,16 +53,3 @@ def test_a_link_to_nothing_is_refused():
     assert str(caught.value) == (
         "link 'lost.md' of 'docs/operators.md' needs a file in the checkout, found none. Mend the link."
     )
-
-
-@pytest.mark.parametrize("module", markdown_pages.public_modules())
-def test_the_reference_has_every_public_name_of_a_module(module):
-    source = markdown_pages.source_of(module).read_text(encoding="utf-8")
-    found = markdown_pages.public_names(source, module)
-    loaded = importlib.import_module(module)
-    own = {name for name, value in vars(loaded).items() if getattr(value, "__module__", "") == module}
-    names = getattr(loaded, "__all__", None) or {name for name in own if not name.startswith("_")}
-    assert set(names) <= set(found)
-    assert set(found) == set(names) or not hasattr(loaded, "__all__")
-    page = markdown_pages.reference()[f"reference/{module}.md"]
-    assert [name for name in found if f".{name}" not in page and name != "__version__"] == []

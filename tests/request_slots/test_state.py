@@ -1,13 +1,12 @@
 """The state of slots on its device: its memory, writes without waiting, ignored rows, and what a capture records."""
 
-import random
 from dataclasses import FrozenInstanceError
 
 import pytest
 import torch
 
 from cuda_batches import NoWait
-from request_slots_model import Held, assert_holds, random_params
+from request_slots_model import Held, assert_holds
 from tokendraw import RequestSlots, SamplingParams, VerifyOutput
 from tokendraw.edits import slots as slots_module
 from tokendraw.edits import tables as tables_module
@@ -193,23 +192,6 @@ def test_what_the_host_cannot_see_is_left_out():
     assert twice.tables.num_tokens.tolist() == [4]
     assert 0 < int(twice.tables.num_distinct[0]) <= 4
     assert int(twice.tables.distinct.max()) < 10
-
-
-@pytest.mark.parametrize("tokens", [[], [1, 2, 4, 4, 9]])
-def test_a_reused_slot_starts_clean_in_inference_mode_and_outside_of_it(tokens, device):
-    with torch.inference_mode():
-        slots = RequestSlots(2, 16, 10, device=device)
-    for seed in range(10):
-        request = Held(random_params(random.Random(seed), 10), [seed % 10, 3])
-        with torch.inference_mode(seed % 2 == 0):
-            slots.add(1, EVERYTHING, [1, 1, 5])
-        for token in tokens:
-            slots.append([1], [token])
-        slots.remove(1)
-        assert int(slots.tables.counts.count_nonzero()) == 0
-        slots.add(1, request.params, request.prompt)
-        assert_holds(slots, {1: request})
-        slots.remove(1)
 
 
 # Captures
