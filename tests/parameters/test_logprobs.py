@@ -19,12 +19,12 @@ from tokendraw import (
     TokenLogprob,
 )
 from tokendraw.plugin import (
-    PAD_TOKEN_ID,
     RowMasses,
+    logprobs_by_step,
     mode_values,
 )
 
-INF, PAD = float("inf"), PAD_TOKEN_ID
+INF = float("inf")
 SHARES = (0.4, 0.1, 0.3, 0.2)
 ORDER = [(0, 1), (2, 2), (3, 3), (1, 4)]
 """Ids and ranks of the four tokens, the best first."""
@@ -160,3 +160,9 @@ def test_no_log_probability_exceeds_0_however_the_masses_were_rounded(mode):
     row = RowMasses(one.float(), one.float() - 1, too_small, too_small, too_small)
     below = pytest.approx(-1 - math.log(1 - 2**-24))
     assert mode_values(torch.tensor([[1.0, 0.0]]), row, one, mode).tolist() == [[0.0, below]]
+
+
+def test_ranks_behind_the_last_token_of_a_request_are_0():
+    rows = LogprobsTensors(torch.zeros(4, 1).long(), torch.zeros(4, 1), torch.tensor([1, 2, 3, 4]))
+    found = logprobs_by_step(rows, torch.tensor([0, 3, 4]), torch.tensor([1, 0]), 2)
+    assert found.ranks.tolist() == [[1, 2, 0], [4, 0, 0]]
