@@ -180,6 +180,7 @@ print(json.dumps({line: (result.exit_code, result.output) for line, result in re
 """
 
 
+@pytest.mark.slow
 def test_without_docstrings_every_command_says_what_it_does():
     run = subprocess.run(
         [sys.executable, "-OO", "-c", WITHOUT_DOCSTRINGS], capture_output=True, text=True, check=True
