@@ -59,6 +59,22 @@ def test_the_log_lines_are_the_written_lines(caplog, monkeypatch):
     assert [line for line in lines if f"`{line}`" not in READMES["sglang"]] == []
 
 
+@pytest.mark.parametrize(("name", "least"), [("vllm_cpu", 6), ("h100_vllm_start", 6)])
+def test_the_figures_of_vllm_are_those_of_their_tables(name, least):
+    text = pages.text_of(f"benchmarks/results/{name}.md")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) >= least
+    assert "\n".join(rows) in READMES["vllm"]
+    if name == "vllm_cpu":
+        times = {row.split("|")[1].strip(): float(row.split("|")[4]) for row in rows[2:]}
+        found = re.search(
+            r"are (\d+) times as many with top-k and top-p, and (\d+) times with top-p alone",
+            " ".join(ENGINES.split()),
+        )
+        assert found is not None
+        assert tuple(map(int, found.groups())) == (int(times["k = 50, p = 0.9"]), int(times["p = 0.9"]))
+
+
 # The Python of transformers' README.
 
 

@@ -1,5 +1,7 @@
 """The site's pages, navigation and links, as its hooks make them; `make test-site` looks at the built site."""
 
+import importlib
+
 import pytest
 
 import markdown_pages
@@ -53,3 +55,16 @@ def test_a_link_to_nothing_is_refused():
     assert str(caught.value) == (
         "link 'lost.md' of 'docs/operators.md' needs a file in the checkout, found none. Mend the link."
     )
+
+
+@pytest.mark.parametrize("module", markdown_pages.public_modules())
+def test_the_reference_has_every_public_name_of_a_module(module):
+    source = markdown_pages.source_of(module).read_text(encoding="utf-8")
+    found = markdown_pages.public_names(source, module)
+    loaded = importlib.import_module(module)
+    own = {name for name, value in vars(loaded).items() if getattr(value, "__module__", "") == module}
+    names = getattr(loaded, "__all__", None) or {name for name in own if not name.startswith("_")}
+    assert set(names) <= set(found)
+    assert set(found) == set(names) or not hasattr(loaded, "__all__")
+    page = markdown_pages.reference()[f"reference/{module}.md"]
+    assert [name for name in found if f".{name}" not in page and name != "__version__"] == []
