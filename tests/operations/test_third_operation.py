@@ -21,7 +21,7 @@ from fake_dists import (
     scaler,
 )
 from fake_dists import fake_dists as fake_distributions
-from tokendraw import InvalidParameterError, Need, SamplerUnavailableError
+from tokendraw import InvalidParameterError, Need, SamplerFallbackWarning, SamplerUnavailableError
 from tokendraw.resolution import State
 
 ROWS = torch.tensor([1.0, 2.0])
@@ -62,6 +62,15 @@ def test_it_is_negotiated_proven_and_called_by_its_own_methods_alone(dists):
     assert [("scale", torch.device("cpu"), scale_need())] == sys.modules[module].BUILT
     assert repr(provider) == "<tokendraw.scale 'acme' on cpu>"
     assert not hasattr(provider, "sample")
+
+
+def test_the_next_best_takes_over_a_call_that_fails(dists):
+    add_scaler(dists, "acme", result="rows * factor if len(rows) == 3 else 1 / 0")
+    add_scaler(dists, "beta")
+    provider = tokendraw.load("scale", device="cpu")
+    with pytest.warns(SamplerFallbackWarning, match=r"'acme' failed: its call raised ZeroDivisionError"):
+        assert provider.scale(ROWS, 2.0).tolist() == [2.0, 4.0]
+    assert provider.name == "beta"
 
 
 def test_it_changes_nothing_for_who_samples(dists, monkeypatch):

@@ -66,6 +66,8 @@ def test_variates_at_both_ends_of_the_words_are_finite_and_inside_0_and_1(device
     assert [int(word) for word in philox.random_words(*arguments, stream)] == list(words[:2])
     assert bool(philox.gumbel(*arguments, stream, dtype=dtype).isfinite())
     assert 0.0 < float(philox.uniform(*arguments, stream, dtype=dtype)) < 1.0
+    exponential = philox.exponential(philox.random_words(*arguments, stream)[0])
+    torch.testing.assert_close(-exponential.log(), philox.gumbel(*arguments, stream), rtol=1e-5, atol=1e-3)
 
 
 # Other ways to the same noise
