@@ -5,14 +5,13 @@ What a description may hold is in ``test_descriptions.py``.
 
 import json
 import logging
-import os
-import subprocess
 import sys
 import warnings
 
 import pytest
 
 import tokendraw
+from command_line import call
 from fake_candidates import LAPTOP
 from fake_dists import discovered, plugin, verdict
 from tokendraw import SamplerUnavailableError
@@ -21,7 +20,6 @@ from tokendraw.backends.discovery import guard
 from tokendraw.backends.discovery.guard import ProcessResult, call_in_new_process
 from tokendraw.plugin import Capabilities
 from tokendraw.resolution import Candidate, DuplicatePluginError, State
-from tokendraw_testing import fake_dist
 
 EVIL = r"\x1b[31mred\nforged line\u202e"
 TAMED = r"\x1b[31mred forged line\u202e"
@@ -207,43 +205,32 @@ class TestHostileTexts:
         dists.add("other-tokendraw", plugins={name: "other:plugin"} if name else {})  # is no rival
         assert tokendraw.resolve(device="cpu").chosen == "native"
 
-    @pytest.mark.slow
-    def test_no_command_prints_what_a_plugin_wants_the_terminal_to_do(self, tmp_path):
-        """A process per command: stdout and stderr hold printable lines alone, whatever is installed."""
+    def test_no_command_prints_what_a_plugin_wants_the_terminal_to_do(self, dists, monkeypatch):
+        """Stdout and stderr hold printable lines alone, whatever is installed."""
+        dists.add_plugin("loud", f"raise OSError('{EVIL}')")
+        dists.add_plugin("probing", plugin("probing", probe=f"'needs {EVIL}'"))
         upstream = "tokendraw.plugin.Upstream('evil-upstream', '>=1', ('1.0',))"
-        sources = {
-            "loud": f"raise OSError('{EVIL}')",
-            "probing": plugin("probing", probe=f"'needs {EVIL}'"),
-            "upstreamed": plugin("upstreamed", upstream=upstream),
-        }
-        folders = [
-            fake_dist(
-                tmp_path, name, plugins={name: f"hostile_{name}:plugin"}, modules={f"hostile_{name}": source}
-            )
-            for name, source in sources.items()
-        ]
-        named = fake_dist(tmp_path, "named", plugins={"placeholder": "gone:plugin"})
-        write_entry_point(named, "\x1b[31mx,y", "gone:plugin")
+        dists.add_plugin("upstreamed", plugin("upstreamed", upstream=upstream))
+        write_entry_point(dists.add("named", plugins={"placeholder": "x"}), "\x1b[31mx,y", "gone:plugin")
         evil = "Name: {name}\nVersion: 1.0\x1b[31m\nSummary: \x1b[31m\n"
-        folders += [named, fake_dist(tmp_path, "evil-upstream", metadata=evil)]
-        folders += [fake_dist(tmp_path, "evil-version", plugins={"versioned": "gone:plugin"}, metadata=evil)]
-        environ = {name: text for name, text in os.environ.items() if not name.startswith("TOKENDRAW_")}
-        environ |= {"PYTHONPATH": os.pathsep.join(map(str, folders)), "XDG_CONFIG_HOME": str(tmp_path)}
-        environ |= {"TOKENDRAW_DISABLE": "\x1b[31mnope", "TOKENDRAW_\x1b[31mX": "\x1b[31m"}
-        for command in ("list", "list --json", "resolve --explain", "show loud", "show versioned", "doctor"):
-            run = subprocess.run(
-                [sys.executable, "-m", "tokendraw", *command.split()],
-                capture_output=True,
-                env=environ,
-                check=False,
-                timeout=100,
-            )
-            for line in (run.stdout + run.stderr).decode().split("\n"):
+        dists.add("evil-upstream", metadata=evil)
+        dists.add("evil-version", plugins={"versioned": "gone:plugin"}, metadata=evil)
+        monkeypatch.setenv("TOKENDRAW_DISABLE", "\x1b[31mnope")
+        monkeypatch.setenv("TOKENDRAW_\x1b[31mX", "\x1b[31m")
+        for command in (
+            "list",
+            "list --json",
+            "resolve --explain",
+            "show loud",
+            "show versioned",
+            "doctor --no-build",
+        ):
+            result = call(*command.split())
+            assert result.exit_code == 0, result.stderr
+            for line in (result.stdout + result.stderr).split("\n"):
                 assert line.isprintable(), (command, line)
-            assert run.returncode == 0, run.stderr
-            if "--json" in command:
-                states = {c["name"]: c["state"] for c in json.loads(run.stdout)["candidates"]}
-                assert states[r"\x1b[31mx,y"] == "broken"
+        states = {c["name"]: c["state"] for c in json.loads(call("list", "--json").stdout)["candidates"]}
+        assert states[r"\x1b[31mx,y"] == "broken"
 
 
 FUNCTIONS = """

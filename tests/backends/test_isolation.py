@@ -11,9 +11,6 @@ from fake_dists import EVERYTHING, faulty, place, plugin
 from isolation import RESOLVE, drawn, resolved, run
 from tokendraw import SamplerFallbackWarning, SamplingMetadata, load_sampler
 
-HERE = place(faulty("acme", "raise"), "raise")
-SILENCE = "Using 'native' from here on. Set TOKENDRAW_DISABLE={} to silence this."
-
 
 class TestImportsAndProbes:
     def test_a_host_survives_an_import_that_exits_or_is_circular(self, dists):
@@ -35,95 +32,6 @@ class TestImportsAndProbes:
         result = run(dists, "-c", RESOLVE)
         assert (result.returncode, result.stdout) == (-signal.SIGINT, "")
         assert result.stderr.endswith("\nKeyboardInterrupt\n")
-
-
-class TestCalls:
-    def test_by_default_a_first_call_that_raises_is_drawn_by_the_next_best_for_good_from_pristine_logits(
-        self, dists
-    ):
-        fault = "logits.neg_(); logits.numpy()[:] = 7.0; raise RuntimeError('no kernel image')"
-        dists.add_plugin("acme", faulty("acme", fault))
-        code = """
-sampler = tokendraw.load_sampler(device="cpu")
-names, logits = [sampler.name], torch.tensor(LOGITS)
-tokens = [sampler.sample(logits, GREEDY).token_ids.tolist() for _ in range(3)]
-names += [sampler.name, sampler.resolution.chosen, tokendraw.load_sampler(device="cpu").name]
-acme = sys.modules["fake_acme"]
-counts = [len(acme.CALLED), len(acme.BUILT)]
-result = [names, tokens, logits.tolist() == LOGITS, reasons(sampler), warned, counts]
-"""
-        said = f"its call raised RuntimeError: no kernel image {HERE}"
-        assert drawn(dists, code) == [
-            ["acme", "native", "native", "acme"],
-            [[1, 0]] * 3,
-            True,
-            {"native": "best available, priority 0", "acme": said},
-            [["SamplerFallbackWarning", f"'acme' failed: {said}. {SILENCE.format('acme')}", "<string>"]],
-            [1, 2],  # built the second time by the second load
-        ]
-
-    @pytest.mark.parametrize(
-        ("name", "settings", "source", "step"),
-        [
-            ("acme", {}, "the argument sampler=", "Leave out sampler="),
-            (None, {"TOKENDRAW_SAMPLER": "acme"}, "TOKENDRAW_SAMPLER", "Unset TOKENDRAW_SAMPLER"),
-        ],
-    )
-    def test_an_explicit_choice_whose_call_raises_gives_the_error_itself(
-        self, dists, name, settings, source, step
-    ):
-        dists.add_plugin("acme", faulty("acme", "raise RuntimeError('no kernel image')"))
-        code = f"""
-sampler = tokendraw.load_sampler({name!r}, device="cpu")
-result = [[attempt(lambda: draw(sampler)) for _ in range(2)], sampler.name, warned]
-"""
-        note = (
-            f"'acme' was asked for by {source}, so no other one takes over. {step} to let tokendraw choose."
-        )
-        error = ["RuntimeError", "no kernel image", note, "None"]
-        assert drawn(dists, code, **settings) == [[error] * 2, "acme", []]
-
-    def test_a_call_that_exits_does_not_end_the_host(self, dists):
-        dists.add_plugin("acme", faulty("acme", "raise SystemExit(1)"))
-        code = """
-explicit = attempt(lambda: draw(tokendraw.load_sampler("acme", device="cpu")))
-sampler = tokendraw.load_sampler(device="cpu")
-result = [explicit, draw(sampler), sampler.name, [text for _, text, _ in warned]]
-"""
-        said = f"'acme' failed: its call raised SystemExit: 1 {HERE}"
-        note = (
-            "'acme' was asked for by the argument sampler=, so no other one takes over. "
-            "Leave out sampler= to let tokendraw choose."
-        )
-        assert drawn(dists, code) == [
-            ["PluginError", said, note, "SystemExit(1)"],
-            [1, 0],
-            "native",
-            [f"{said}. {SILENCE.format('acme')}"],
-        ]
-
-    def test_a_companion_whose_call_raises_is_replaced_and_the_chosen_one_stays(self, dists):
-        no_greedy = EVERYTHING.replace("greedy=True", "greedy=False")
-        dists.add_plugin("acme", plugin("acme", capabilities=no_greedy))
-        dists.add_plugin("beta", faulty("beta", "raise RuntimeError('no driver')", priority=40))
-        code = """
-sampler = tokendraw.load_sampler(device="cpu")
-pairs = [[sampler.name, sampler.resolution.companion]]
-tokens = [draw(sampler), draw(sampler, PLAIN), draw(sampler)]
-pairs.append([sampler.name, sampler.resolution.companion])
-result = [pairs, tokens, reasons(sampler), [text for _, text, _ in warned]]
-"""
-        said = f"its call raised RuntimeError: no driver {HERE.replace('acme', 'beta')}"
-        assert drawn(dists, code) == [
-            [["acme", "beta"], ["acme", "native"]],
-            [[1, 0]] * 3,
-            {
-                "acme": "best available, priority 50",
-                "native": "available, priority 0; serves the rows that acme cannot",
-                "beta": said,
-            },
-            [f"'beta' failed: {said}. {SILENCE.format('beta')}"],
-        ]
 
 
 SIXTEEN = """

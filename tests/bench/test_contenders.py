@@ -12,6 +12,7 @@ import tokendraw
 from fake_dists import EVERYTHING, plugin
 from tokendraw import Drafts, SamplerUnavailableError
 from tokendraw_bench import make_inputs, metadata_of, operations
+from tokendraw_bench.baselines import CHAIN_WAYS, DRAW_WAYS
 from tokendraw_bench.cells import FILTERS, KINDS, Cell
 from tokendraw_bench.contenders import select_contenders
 from tokendraw_bench.operations.process_logits import BOTH, ProcessCell
@@ -131,87 +132,68 @@ class TestBaselines:
             assert {int(row.argmax())} <= set(tokens) <= kept
 
 
-FUSED = "cake_top_k_top_p_sampling_from_probs"
 FILTERS_OF_A_ROW = {"top_k": (torch.int32, 50), "top_p": (torch.float32, 0.9), "min_p": (torch.float32, 0.05)}
-
-
 WAYS = {"none": (2, 1), "top-k": (3, 2), "top-p": (2, 1), "both": (3, 2), "min-p": (1, 0), "mixed": (1, 0)}
 """How many ways there are to draw under the filters, and to verify."""
+NAMES = {
+    name for ways in (DRAW_WAYS, CHAIN_WAYS) for each in ways.values() for way in each for name in way
+} - {"division by T"}
 
 
-class FlashInfer:
-    """Stand-in for FlashInfer: logs each call, whose filters have to be tensors by row, and returns the first value."""
+@pytest.fixture
+def called(monkeypatch):
+    """The calls of FlashInfer's functions by name, with what is named; each returns the first value."""
+    calls = []
 
-    def __init__(self, patch, *, seed=("seed", "offset"), fused=True):
-        self.calls = []
-        package, module = types.ModuleType("flashinfer"), types.ModuleType("flashinfer.sampling")
-        patch.setitem(sys.modules, "flashinfer", package)
-        patch.setitem(sys.modules, "flashinfer.sampling", module)
-        for name in (
-            *("top_k_mask_logits", "top_k_renorm_probs", "top_p_renorm_probs"),
-            *("sampling_from_logits", "sampling_from_probs", "chain_speculative_sampling"),
-            *(f"{name}_sampling_from_probs" for name in ("top_k", "top_p", "top_k_top_p", "min_p")),
-        ):
-            self._add(module, name, *(seed if "sampling" in name else ()))
-        self._add(module, "softmax", "temperature")
-        if fused:
-            self._add(package, FUSED, "top_k_max", "philox_seed", "philox_offset")
-
-    def _add(self, module, name, *options):
-        def function(*values, **given):
-            self.calls.append((name, values, given))
-            assert set(given) == {*parameters, *options}, name
-            for parameter in parameters:
-                dtype, value = FILTERS_OF_A_ROW[parameter]
-                rows = given[parameter]
-                if isinstance(rows, torch.Tensor):
-                    assert (rows.dtype, rows.shape) == (dtype, values[0].shape[:1]), name
-                    assert (rows - value).abs().min() < 1e-6, name
-                else:
-                    assert (name, rows) == (FUSED, 1.0)
-            if name == "softmax":
-                return (values[0].float() / given["temperature"][:, None]).softmax(-1)
+    def function(name):
+        def call(*values, **given):
+            calls.append((name, given, len(values[0])))
             return values[0]
 
-        parameters = [parameter for parameter in FILTERS_OF_A_ROW if parameter in name]
-        named = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in (*parameters, *options)]
-        function.__signature__ = inspect.Signature(named)
-        setattr(module, name, function)
+        seeds = [inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY) for each in ("seed", "offset")]
+        call.__signature__ = inspect.Signature(seeds if "sampling" in name else ())
+        return call
 
-    def drawn(self, cell, name="flashinfer-direct"):
-        """Yield each way to serve a cell: the call, the names of the functions that it calls, and their arguments."""
-        bench, (logits,) = operations.get(cell.operation), make_inputs(cell, CPU, 1)
-        for call in bench.baselines()[name](cell, bench.arguments(cell, CPU)):
-            self.calls.clear()
-            call.draw(logits)
-            yield call, [name for name, *_ in self.calls], [*self.calls]
+    made = {name: function(name) for name in NAMES}
+    monkeypatch.setitem(sys.modules, "flashinfer", types.SimpleNamespace(**made))
+    monkeypatch.setitem(sys.modules, "flashinfer.sampling", types.SimpleNamespace(**made))
+    return calls
 
 
-class TestFlashInfer:
-    @pytest.mark.parametrize(
-        ("cell", "filters", "ways"),
-        [(CELL, filters, ways) for filters, (ways, _) in WAYS.items()]
-        + [(VERIFIED, filters, ways) for filters, (_, ways) in WAYS.items() if ways],
-        ids=str,
-    )
-    def test_each_way_applies_every_filter_of_the_rows_once_and_draws_in_a_graph(
-        self, monkeypatch, cell, filters, ways
-    ):
-        cell = replace(cell, filters=filters)
-        asked = [
-            name
-            for name, (_, value) in FILTERS_OF_A_ROW.items()
-            if any(getattr(r, name) == value for r in cell.requests)
+@pytest.mark.parametrize(
+    ("cell", "filters", "ways"),
+    [(CELL, filters, ways) for filters, (ways, _) in WAYS.items()]
+    + [(VERIFIED, filters, ways) for filters, (_, ways) in WAYS.items() if ways],
+    ids=str,
+)
+def test_each_way_through_flashinfer_applies_every_filter_of_the_rows_once_in_a_graph(
+    called, cell, filters, ways
+):
+    cell = replace(cell, filters=filters)
+    bench, (logits,) = operations.get(cell.operation), make_inputs(cell, CPU, 1)
+    asked = [
+        name
+        for name, (_, value) in FILTERS_OF_A_ROW.items()
+        if any(getattr(request, name) == value for request in cell.requests)
+    ]
+    found = bench.baselines()["flashinfer-direct"](cell, bench.arguments(cell, CPU))
+    assert len({call.way for call in found}) == len(found) == ways
+    for call in found:
+        called.clear()
+        call.draw(logits)
+        assert [name for name, *_ in called] == [
+            step for step in call.way.split(", ") if step != "division by T"
         ]
-        found = [*FlashInfer(monkeypatch).drawn(cell)]
-        assert len({call.way for call, *_ in found}) == len(found) == ways
-        for call, names, calls in found:
-            given = [(name, value) for *_, options in calls for name, value in options.items()]
-            assert sorted(
-                name for name, value in given if name in asked and isinstance(value, torch.Tensor)
-            ) == sorted(asked)
-            assert [step for step in call.way.split(", ") if step != "division by T"] == names
-            assert (call.graph_safe, "sampling" in names[-1]) == (True, True)
-            fused = {"top_k_max": 50, "philox_seed": 1, "philox_offset": 0}
-            expected = fused if names[-1] == FUSED else {"seed": 1, "offset": 0}
-            assert {name: value for name, value in given if name in expected} == expected
+        given = [(key, value, rows) for _, named, rows in called for key, value in named.items()]
+        tensors = [each for each in given if each[0] in asked and isinstance(each[1], torch.Tensor)]
+        assert sorted(key for key, *_ in tensors) == sorted(asked)
+        for key, values, rows in tensors:
+            dtype, value = FILTERS_OF_A_ROW[key]
+            assert (values.dtype, values.shape) == (dtype, (rows,))
+            assert (values - value).abs().min() < 1e-6
+        is_fused = "top_k_max" in called[-1][1]
+        expected = (
+            {"top_k_max": 50, "philox_seed": 1, "philox_offset": 0} if is_fused else {"seed": 1, "offset": 0}
+        )
+        assert {key: value for key, value, _ in given if key in expected} == expected
+        assert call.graph_safe

@@ -13,6 +13,7 @@ from tokendraw import (
     InvalidInputError,
     InvalidParameterError,
     Need,
+    PluginError,
     SamplerFallbackWarning,
     SamplerUnavailableError,
     SamplingMetadata,
@@ -127,18 +128,54 @@ def test_an_error_while_a_real_graph_is_captured_leaves_the_sampler_in_its_place
         sampler.sample(logits, metadata)
 
 
-def test_an_explicit_choice_and_its_companion_are_not_replaced_and_the_error_carries_its_note_once(dists):
+@pytest.mark.parametrize(
+    ("source", "step"),
+    [
+        ("the argument sampler=", "Leave out sampler="),
+        ("TOKENDRAW_SAMPLER", "Unset TOKENDRAW_SAMPLER"),
+    ],
+)
+def test_an_explicit_choice_and_its_companion_are_not_replaced_and_the_error_carries_its_note_once(
+    dists, monkeypatch, source, step
+):
     dists.add_plugin("acme", plugin("acme", capabilities=NO_GREEDY))
     dists.add_plugin("beta", "ERROR = RuntimeError('again')\n" + faulty("beta", "raise ERROR", priority=40))
-    sampler = load_sampler("acme", device="cpu")
+    if "=" not in source:
+        monkeypatch.setenv(source, "acme")
+    sampler = load_sampler("acme" if "=" in source else None, device="cpu")
     for _ in range(3):
         with pytest.raises(RuntimeError, match="again") as raised:
             draw(sampler)
         assert raised.value.__notes__ == [
-            "'beta' serves what 'acme' cannot. 'acme' was asked for by the argument sampler=, so no other one "
-            "takes over. Leave out sampler= to let tokendraw choose."
+            f"'beta' serves what 'acme' cannot. 'acme' was asked for by {source}, so no other one takes over. "
+            f"{step} to let tokendraw choose."
         ]
     assert sampler.resolution.companion == "beta"
+
+
+def test_a_call_that_exits_is_a_failure_and_does_not_end_the_host(dists):
+    dists.add_plugin("acme", faulty("acme", "raise SystemExit(1)"))
+    with pytest.raises(PluginError) as raised:
+        draw(load_sampler("acme", device="cpu"))
+    failed = f"'acme' failed: its call raised SystemExit: 1 {HERE}"
+    assert (str(raised.value), repr(raised.value.__cause__)) == (failed, "SystemExit(1)")
+    sampler, tokens = load_sampler(device="cpu"), []
+    assert warnings_of(lambda: tokens.extend(draw(sampler))) == [f"{failed}. {USING}{SILENCE}"]
+    assert (tokens, sampler.name) == ([1, 0], "native")
+
+
+def test_a_companion_whose_call_raises_is_replaced_and_the_chosen_one_stays(dists):
+    dists.add_plugin("acme", plugin("acme", capabilities=NO_GREEDY))
+    dists.add_plugin("beta", faulty("beta", FAILS, priority=40))
+    sampler = load_sampler(device="cpu")
+    with pytest.warns(SamplerFallbackWarning, match="'beta' failed: .*Using 'native' from here on"):
+        assert [draw(sampler), draw(sampler, PLAIN), draw(sampler)] == [[1, 0]] * 3
+    assert (sampler.name, sampler.resolution.companion) == ("acme", "native")
+    assert reasons(sampler) == {
+        "acme": "best available, priority 50",
+        "native": "available, priority 0; serves the rows that acme cannot",
+        "beta": f"its call raised RuntimeError: no kernel image {IN_BETA}",
+    }
 
 
 # A batch that nobody can draw

@@ -67,25 +67,6 @@ def logits_of(seed, size=32001, dtype=torch.bfloat16):
     return torch.randn(B, size, device="cuda", generator=generator).mul_(3).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_routed_rows_are_what_their_companion_alone_draws(pair, dtype):
-    sampler, companion = pair
-    logits = logits_of(1, 151_936, dtype)
-    before = sampler.stats().get(companion.name, 0)
-    output = sampler.sample(logits, metadata_of())
-    assert sampler.stats()[companion.name] == before + 3
-    index = torch.tensor(ROWS, device="cuda")
-    by_itself = SamplingMetadata.from_params([SPECIAL[r] for r in ROWS], device="cuda", positions=ROWS)
-    three = companion.sample(logits[index], by_itself)
-    whole = companion.sample(logits, metadata_of())
-    assert_same_rows(whole, output, rows=index)
-    assert output.token_ids[index].tolist() == three.token_ids.tolist()
-    for field in ("token_ids", "logprobs", "ranks"):
-        assert torch.equal(getattr(output.logprobs, field)[200], getattr(three.logprobs, field)[2])
-    least = logits.topk(50, -1).values[:, -1:]
-    assert (logits.gather(1, output.token_ids[:, None]) >= least).all()
-
-
 def test_a_first_batch_and_its_next_step_are_not_waited_for(pair):
     sampler, logits = pair[0], logits_of(2)
     sampler.sample(logits, metadata_of())

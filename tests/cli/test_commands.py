@@ -168,8 +168,11 @@ def test_a_missing_distribution_is_named_with_the_command_to_install(monkeypatch
 WITHOUT_DOCSTRINGS = """
 import json
 from click.testing import CliRunner
+from tokendraw.cli import drawing
 from tokendraw.cli.app import main
 
+documentation = drawing.documentation
+drawing.documentation = lambda: documentation()[:100]  # a small language model
 names = main.list_commands(main.make_context("tokendraw", [], resilient_parsing=True))
 lines = [["--help"], *([name, "--help"] for name in names), ["list"], ["show", "p_less"], ["check", "--list"]]
 results = {" ".join(line): CliRunner().invoke(main, line) for line in lines}
@@ -177,6 +180,7 @@ print(json.dumps({line: (result.exit_code, result.output) for line, result in re
 """
 
 
+@pytest.mark.slow
 def test_without_docstrings_every_command_says_what_it_does():
     run = subprocess.run(
         [sys.executable, "-OO", "-c", WITHOUT_DOCSTRINGS], capture_output=True, text=True, check=True

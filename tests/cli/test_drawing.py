@@ -13,7 +13,7 @@ from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
 from fake_dists import EVERYTHING, plugin
 from tokendraw import SamplingMetadata, SamplingParams, TokendrawError
 from tokendraw.cli import drawing as _drawing
-from tokendraw.cli.drawing import DemoModel, documentation, read_logits
+from tokendraw.cli.drawing import documentation, read_logits
 
 STORY = ["The cat sat on the mat, and the dog slept.", "The cat sat on the mat, and the bird sang."]
 """Two sentences with an obvious greedy continuation."""
@@ -30,11 +30,6 @@ def excerpt(monkeypatch):
     """The beginning of the documentation, to which a model is fitted quickly."""
     paragraphs = documentation()[:100]
     monkeypatch.setattr(_drawing, "documentation", lambda: paragraphs)
-
-
-@pytest.fixture
-def story_model(story):
-    return DemoModel(tokendraw.load_sampler("native", device="cpu"))
 
 
 def generate(*arguments):
@@ -74,17 +69,6 @@ class TestPrinting:
 
 class TestDemoModel:
     """Interpolated absolute discounting over the words of the documentation."""
-
-    def test_probabilities_follow_the_definition(self, story_model):
-        """27 tokens of 14 words: " the" occurs four times and three words follow, " mat" twice."""
-        unigram = (2 - 0.75) / 27 + 0.75 * 14 / 27 * (1 / 14)
-        bigram = (2 - 0.75) / 4 + 0.75 * 3 / 4 * unigram
-        trigram = (2 - 0.75) / 2 + 0.75 * 1 / 2 * bigram
-        longest = (2 - 0.75) / 2 + 0.75 * 1 / 2 * trigram
-        ids = [story_model.vocabulary.index(word) for word in (" sat", " on", " the")]
-        distribution = story_model.logits(ids).double().exp()
-        assert distribution[story_model.vocabulary.index(" mat")].item() == pytest.approx(longest, rel=1e-5)
-        assert distribution.sum().item() == pytest.approx(1, abs=1e-6)
 
     def test_a_python_without_help_pages_says_so(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
@@ -248,14 +232,6 @@ class TestStandardInput:
         output = json.loads(sample(*options, standard_input=(tmp_path / "x.safetensors").read_bytes()).stdout)
         assert (output["file"], output["tensor"], output["shape"]) == ("-", "b", [1, 5])
         assert [row["token_id"] for row in output["rows"]] == [1]
-
-
-@pytest.mark.gpu
-def test_on_a_gpu_the_tokens_are_those_of_the_cpu(tmp_path):
-    logits = torch.randn(32, 5000, generator=torch.Generator().manual_seed(2)) * 3
-    np.save(tmp_path / "x.npy", logits.numpy())
-    options = (tmp_path / "x.npy", "--seed", "5", "--sequence", "--top-p", "0.9", "--sampler", "native")
-    assert tokens(*options, "--device", "cuda") == tokens(*options, "--device", "cpu")
 
 
 def test_a_sampler_without_a_valid_flag_says_nothing_about_the_rows(dists, tmp_path):

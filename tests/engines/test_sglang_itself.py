@@ -4,13 +4,10 @@ import argparse
 from importlib.metadata import version
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-import torch
 
-from goodness_of_fit import FALSE_ALARM, chi_square
 from sglang_drafts import speculation
-from sglang_engine import IS_REAL, Request, backend, draw, info_of
+from sglang_engine import IS_REAL
 from tokendraw_sglang import state
 from tokendraw_sglang._verification import _TARGETS
 
@@ -87,51 +84,3 @@ def test_the_adapter_applies():
         "applies": True,
         "reason": "would replace its sampler, with --sampling-backend tokendraw",
     }
-
-
-V, DRAWS = 60, 10_000
-LOGITS = torch.randn(V, generator=torch.Generator().manual_seed(3)) * 2
-SETTINGS = {
-    "no filter": {"temperature": 1.7},
-    "top-k": {"top_k": 7},
-    "top-p": {"top_p": 0.6},
-    "min-p": {"min_p": 0.1},
-    "top-k and top-p": {"temperature": 1.5, "top_k": 12, "top_p": 0.8},
-    "top-p and min-p": {"temperature": 2.0, "top_p": 0.8, "min_p": 0.08},
-    "all": {"temperature": 2.0, "top_k": 20, "top_p": 0.8, "min_p": 0.06},
-}
-
-
-def joint(temperature=1.0, top_k=None, top_p=1.0, min_p=0.0):
-    """Probabilities by SGLang's order: each filter looks at the mass of the whole row."""
-    probs = (LOGITS.double() / temperature).softmax(0).numpy()
-    order, kept = np.argsort(-probs), np.zeros(V, dtype=bool)
-    mass_before = np.cumsum(probs[order]) - probs[order]
-    kept[order] = (mass_before < top_p) & (np.arange(V) < (top_k or V))
-    return np.where(kept & (probs >= min_p * probs.max()), probs, 0.0)
-
-
-@pytest.mark.parametrize("name", ["pytorch", "tokendraw"])
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_draws_have_the_distribution_of_joint_filters_with_either_backend(name, setting):
-    from sglang.srt.layers.sampler import create_sampler
-
-    torch.manual_seed(5)
-    requests, logits = [Request(**SETTINGS[setting])] * DRAWS, LOGITS.expand(DRAWS, -1)
-    with backend(name):
-        tokens, _ = draw(create_sampler(), logits, info_of(*requests, vocab_size=V))
-    assert chi_square(tokens.numpy(), joint(**SETTINGS[setting])) > FALSE_ALARM
-
-
-@pytest.mark.parametrize("beside", [[], [Request]])
-def test_greedy_rows_are_the_first_of_the_largest_logits_with_either_backend(beside):
-    from sglang.srt.layers.sampler import create_sampler
-
-    logits = torch.randn(64, 1000, generator=torch.Generator().manual_seed(1)).bfloat16().float()
-    logits[:32, [300, 700]] = 9.0  # tied
-    greedy = [Request(temperature=0.0)] * 32 + [Request(top_k=1, temperature=0.7)] * 32
-    info = info_of(*greedy, *(make() for make in beside))
-    tokens, _ = draw(create_sampler(), torch.cat([logits, torch.randn(len(beside), 1000)]), info)
-    assert tokens[:64].tolist() == logits.argmax(-1).tolist()
-    with backend("pytorch"):
-        assert tokens[:64].tolist() == draw(create_sampler(), logits, info_of(*greedy))[0].tolist()

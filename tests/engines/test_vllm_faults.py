@@ -246,9 +246,13 @@ NO_PLUGIN = {
 }
 
 
+@pytest.mark.parametrize("beside_ranks", [False, True])
 @pytest.mark.parametrize("variable", NO_PLUGIN)
 @each_place
-def test_without_a_plugin_vllm_goes_on(vllm, log_lines, monkeypatch, place, variable):
+def test_without_a_plugin_vllm_goes_on(vllm, log_lines, monkeypatch, request, place, variable, beside_ranks):
+    """Beside other ranks too, where the first one says so to all."""
+    if beside_ranks:
+        request.getfixturevalue("ranks")
     value, words = NO_PLUGIN[variable]
     monkeypatch.setenv(variable, value)
     tokendraw_vllm.register()
@@ -440,12 +444,3 @@ def test_beside_other_ranks_a_load_that_raises_raises_on_its_rank(
     monkeypatch.setattr(raises, broken)
     with pytest.raises(RuntimeError, match="no kernel image"):
         Drill(place).step()
-
-
-@each_place
-def test_without_a_plugin_on_the_first_rank_vllm_goes_on(vllm, log_lines, monkeypatch, ranks, place):
-    monkeypatch.setenv("TOKENDRAW_SAMPLER", "nativ")
-    tokendraw_vllm.register()
-    assert Drill(place).step() == VLLMS
-    (line,) = sentences(log_lines)
-    assert "sampler left alone: SamplerUnavailableError: 'nativ', asked for by " in line

@@ -92,37 +92,6 @@ def test_a_specialised_sampler_draws_batches_without_filters_on_a_cpu(specialise
     assert log_lines() == [("INFO", "tokendraw: V1 sampler replaced (quick 1.0, vLLM 0.33.0)")]
 
 
-def steps(sampler, seed, neighbours, top_k=6, number=20):
-    """The tokens of a seeded request in a batch of changing rows."""
-    generator, tokens = torch.Generator().manual_seed(seed), []
-    for step in range(number):
-        rows = neighbours(step)
-        k = column([(V, 7, 3)[row % 3] for row in range(rows)] + [top_k])
-        ids, _ = sampler(batch(rows + 1), {rows: generator}, k if rows or top_k < V else None, None)
-        tokens.append(ids[rows].item())
-    return tokens
-
-
-@pytest.mark.parametrize("top_k", [6, V])
-def test_a_seed_draws_the_same_tokens_alone_and_beside_rows_that_come_and_go(specialised, top_k):
-    """Of native the runner's own test says so."""
-    alone = steps(specialised, 11, lambda step: 0, top_k)
-    assert len(set(alone)) > 1
-    assert steps(specialised, 11, lambda step: (step * 5) % 7, top_k) == alone
-
-
-def test_a_seeded_row_without_filters_is_vllms_in_any_batch(sampler):
-    generators = {1: torch.Generator().manual_seed(5), 2: torch.Generator().manual_seed(6)}
-    for _ in range(10):
-        _, unfiltered, filtered = sampler(batch(3), generators, column([3, V, 4]), None)[0].tolist()
-        assert unfiltered == 0
-        assert filtered in LOGITS.topk(4).indices
-    expected = torch.Generator().manual_seed(5)
-    for _ in range(10):
-        torch.randint(0, 9, (), generator=expected)
-    assert torch.equal(generators[1].get_state(), expected.get_state())
-
-
 def test_unseeded_rows_follow_the_global_generator_of_torch(sampler):
     def drawn():
         torch.manual_seed(9)

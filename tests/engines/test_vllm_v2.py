@@ -169,7 +169,7 @@ def test_a_sampler_without_row_seeds_gets_users_seeds_alone(calls):
 
 def test_descriptions_of_batches_are_kept_and_not_without_end(calls):
     engine = Engine(400, slots=2)
-    for top_k in range(1, 200):
+    for top_k in range(1, 80):
         engine.start(0, top_k=top_k)
         engine.draw(torch.zeros(1, 400), [0], [3])
     assert len(engine.sampler._tokendraw._parameters._metadata_by_facts) == 64
@@ -259,11 +259,12 @@ def test_draws_of_drafts_of_another_form_are_vllms(
     assert not any("drafting" in line for _, line in log_lines())
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_the_kernels_of_drafts_compile_for_every_target(dtype):
+@pytest.mark.parametrize(("target", "dtype"), [("sm_80", "bf16"), ("gfx90a", "fp32"), ("gfx1201", "bf16")])
+def test_the_kernels_of_drafts_compile(target, dtype):
+    """For the ends of the targets: see triton_stand_ins.py."""
     pytest.importorskip("triton", reason="Triton is not installed")
     from tokendraw_vllm import _v2_draft_kernels as kernels
-    from triton_stand_ins import TARGETS, machine_code
+    from triton_stand_ins import machine_code
 
     ids, block = ("slots", "positions", "steps", "row_index", "noise_positions", "rows"), {"BLOCK_SIZE": 4096}
     floats = dict.fromkeys(("temperature", "sums", "probs"), "*fp32")
@@ -274,6 +275,5 @@ def test_the_kernels_of_drafts_compile_for_every_target(dtype):
         (kernels.write_probabilities, block | {"BLOCKS": 32}),
     ):
         of_kernel = {name: kind for name, kind in types.items() if name in kernel.arg_names}
-        for target in TARGETS:
-            code = machine_code(kernel, of_kernel | {"slot_stride": "i64"}, constants, target)
-            assert len(code) > 1000, (kernel, target)
+        code = machine_code(kernel, of_kernel | {"slot_stride": "i64"}, constants, target)
+        assert len(code) > 1000, kernel

@@ -470,19 +470,12 @@ def add_third_operation(
     dists.add(distribution, operations={name: "scale_operation:OPERATION"}, modules=modules)
 
 
-def scaler(
-    name: str,
-    *,
-    priority: int = 50,
-    capabilities: str = "",
-    probe: str = "None",
-    result: str = "rows * factor",
-) -> str:
+def scaler(name: str, *, capabilities: str = "", result: str = "rows * factor") -> str:
     """Source of a plugin for ``scale`` alone; ``result`` is the returned expression."""
     return f"""\
 import tokendraw
 
-BUILT, PROBED = [], []
+BUILT = []
 
 
 class Scaler:
@@ -496,14 +489,9 @@ class Plugin:
         from scale_operation import ScaleCapabilities
 
         return tokendraw.plugin.PluginInfo(
-            name={name!r}, api_version=1, priority={priority}, summary="scales rows",
+            name={name!r}, api_version=1, priority=50, summary="scales rows",
             operations={{"scale": ScaleCapabilities({capabilities})}},
         )
-
-    @tokendraw.plugin.hookimpl
-    def tokendraw_probe(self, operation, host, need):
-        PROBED.append(operation)
-        return {probe}
 
     @tokendraw.plugin.hookimpl
     def tokendraw_build(self, operation, device, need):

@@ -1,4 +1,4 @@
-"""Ranks of gloo or NCCL, each in a process forked after the import of torch and tokendraw."""
+"""Ranks of gloo, each in a process forked after the import of torch and tokendraw."""
 
 import atexit
 import functools
@@ -19,7 +19,7 @@ _PRELOADED = ["torch.distributed", "tokendraw.operations.row_methods", "gloo_wor
 class World:
     """A group of ranks for functions of a test."""
 
-    def __init__(self, size: int, backend: str) -> None:
+    def __init__(self, size: int) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_PRELOADED)
         self._folder = tempfile.TemporaryDirectory()
@@ -27,13 +27,13 @@ class World:
         self._ends, self._processes = [], []
         for rank in range(size):
             own, other = context.Pipe()
-            process = context.Process(target=_serve, args=(other, rank, size, store, backend), daemon=True)
+            process = context.Process(target=_serve, args=(other, rank, size, store), daemon=True)
             process.start()
             other.close()
             self._ends.append(own)
             self._processes.append(process)
 
-    def run(self, function: Callable[..., Any], *arguments: Any, seconds: float = SECONDS) -> list[Any]:
+    def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Call ``function(rank, *arguments)`` of an importable module on every rank; return the results by rank.
 
         :raises AssertionError: a rank raised, with its traceback, or they took too long.
@@ -43,7 +43,7 @@ class World:
         returned: dict[int, Any] = {}
         while len(returned) < len(self._ends):
             missing = [end for rank, end in enumerate(self._ends) if rank not in returned]
-            ready = wait(missing, timeout=seconds)
+            ready = wait(missing, timeout=SECONDS)
             if not ready:
                 late = [rank for rank in range(len(self._ends)) if rank not in returned]
                 self.end()
@@ -66,22 +66,20 @@ class World:
 
 
 @functools.cache
-def world(size: int, backend: str = "gloo") -> World:
-    """Return the cached world of ``size`` ranks; NCCL takes a GPU for each rank."""
-    made = World(size, backend)
+def world(size: int) -> World:
+    """Return the cached world of ``size`` ranks."""
+    made = World(size)
     atexit.register(made.end)
     return made
 
 
-def _serve(end: Connection, rank: int, size: int, store: str, backend: str) -> None:
+def _serve(end: Connection, rank: int, size: int, store: str) -> None:
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    if backend == "nccl":
-        torch.cuda.set_device(rank)
     dist.init_process_group(
-        backend,
+        "gloo",
         init_method=f"file://{store}",
         rank=rank,
         world_size=size,

@@ -68,10 +68,6 @@ def asking(rules: dict[str, Any], **parameters: Any) -> dict[str, Any]:
 
 
 RULED = asking({"xtc_probability": 1.0, "xtc_threshold": 0.1}, **SEEDED)
-NARROW = asking({"top_n_sigma": 1e-3}, temperature=2.0)
-"""One token is left."""
-LAST = asking({"filter_order": "temperature_last"}, temperature=2.0, min_p=0.3, seed=5, logprobs=1)
-"""Filters at temperature 1: with the temperature first, twice the logits' distance is kept."""
 
 
 @dataclass(frozen=True)
@@ -114,16 +110,6 @@ CASES: dict[str, Case] = {
     "greedy beside one token": Case([GREEDY, ONE] * 3, {MODEL}, as_vllm=True),
     "greedy with logprobs": Case([GREEDY | {"logprobs": 3}] * 2, {VLLM}, as_vllm=True),
     # log-probabilities
-    "ids of requests": Case(
-        [ONE | {"logprob_token_ids": [3, 77, 5]}, ONE | {"logprob_token_ids": [12]}, ONE],
-        {MODEL},
-        as_vllm=True,
-    ),
-    "ids beside the best": Case(
-        [ONE | {"logprob_token_ids": [3, 77, 5], "max_tokens": 5}, ONE | {"logprobs": 2}],
-        {MODEL},
-        as_vllm=True,
-    ),
     "prompts": Case(
         [ONE | {"prompt_logprobs": 2}, GREEDY | {"prompt_logprobs": 0, "logprobs": 4}, ONE],
         {MODEL},
@@ -139,15 +125,16 @@ CASES: dict[str, Case] = {
     "unfiltered, seed alone": Case([UNFILTERED], {MODEL}, prompts=PROMPTS[1:2]),
     "unfiltered, seed in a batch": Case([MATES[1], UNFILTERED, SEEDED, MATES[5]], {MODEL}),
     # edits
-    **edited("presence penalty", presence_penalty=0.7),
-    **edited("frequency penalty", frequency_penalty=0.4),
-    **edited("repetition penalty", repetition_penalty=1.2),
     **edited("logit bias", logit_bias={77: 4.0, 23: -4.0, 61: -4.0, 81: -4.0}),
     **edited("allowed ids", allowed_token_ids=[3, 4, 5, 600]),
-    **edited("bad words", bad_words=["t23", "t374 t309", "t61"]),
     **edited("least length", min_tokens=5, stop_token_ids=STOPS),
     **edited(
-        "all edits", presence_penalty=0.7, repetition_penalty=1.1, logit_bias={77: 4.0}, bad_words=["t23"]
+        "all edits",
+        presence_penalty=0.7,
+        frequency_penalty=0.4,
+        repetition_penalty=1.1,
+        logit_bias={77: 4.0},
+        bad_words=["t23", "t374 t309", "t61"],
     ),
     "edits beside greedy": Case(
         [GREEDY | {"presence_penalty": 0.7}, GREEDY, ONE, GREEDY | {"bad_words": ["t972"]}],
@@ -164,14 +151,10 @@ CASES: dict[str, Case] = {
     "long, preempted": Case([SEEDED] * 6, {MODEL}, prompts=LONG),
     "long, one token": Case([ONE] * 6, {MODEL}, prompts=LONG, as_vllm=True),
     # rules that vLLM has no parameter for
-    "top_n_sigma": Case([NARROW] * 3, {MODEL}),
     "rule, seed alone": Case([RULED], {MODEL}, prompts=PROMPTS[2:3]),
-    "filter order": Case([LAST] * 3, {MODEL}),
-    "filter order beside an edit": Case([LAST, LAST, ONE | BIAS, LAST], {MODEL, EDITED}),
     # distributions of a token
     "first tokens": Case([{"temperature": 1.0, "logprobs": 20, "max_tokens": 1}], {MODEL}),
     "draws": Case([FILTERS | {"max_tokens": 1}] * DRAWS, {MODEL}, prompts=PROMPTS[:1]),
-    "draws beside an edit": Case([FILTERS | BIAS | {"max_tokens": 1}] * DRAWS, {EDITED}, prompts=PROMPTS[:1]),
     # drafts: the first step of a request has none
     "drafts, greedy": Case([GREEDY] * 6, {VLLM, VLLM_VERIFIED}, "drafts", as_vllm=True),
     "drafts, one token": Case([ONE | {"logprobs": 3}] * 6, {MODEL, VERIFIED}, "drafts", as_vllm=True),
@@ -189,23 +172,12 @@ CASES: dict[str, Case] = {
     "drafts, filtered logprobs": Case(
         [COLD | {"logprobs": 5}] * 5, {MODEL, VERIFIED}, FILTERED, as_vllm=True
     ),
-    "drafts, top_n_sigma": Case([NARROW] * 3, {MODEL, VERIFIED}, "drafts"),
     "drafts, rule, seed alone": Case([RULED], {MODEL, VERIFIED}, "drafts", prompts=PROMPTS[2:3]),
     "drafts, preempted": Case([SEEDED] * 6, {MODEL, VERIFIED}, "drafts", prompts=LONG),
     # drafts that are drawn, by a model of other logits than the target's
     "drawn drafts, greedy": Case([GREEDY] * 6, {VLLM, VLLM_VERIFIED, DRAFTED}, DRAWN, as_vllm=True),
     "drawn drafts, greedy beside one token": Case(
         [GREEDY, ONE] * 3, {MODEL, VERIFIED, DRAFTED}, DRAWN, is_run_alone=False
-    ),
-    "drawn drafts, two tokens": Case(
-        [FILTERS | {"max_tokens": 2}] * DRAWS,
-        {MODEL, VERIFIED, DRAFTED},
-        DRAWN,
-        prompts=PROMPTS[:1],
-        is_run_alone=False,
-    ),
-    "second tokens": Case(
-        [{"temperature": 1.0, "logprobs": 20, "max_tokens": 1}], {MODEL}, prompts=[[*PROMPTS[0], 23]]
     ),
 }
 

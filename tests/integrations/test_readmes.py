@@ -26,15 +26,6 @@ ENGINES = pages.text_of("docs/engines.md")
 SIX_LINES, PIPELINE, TRL, ASSISTED = pages.blocks(READMES["transformers"], "python")
 
 
-@pytest.mark.parametrize("adapter", READMES)
-def test_links_and_the_table_of_files_are_complete(adapter):
-    assert pages.broken_links(f"integrations/{adapter}/README.md") == []
-    cells = re.findall(r"^\| ((?:`_\w+\.py`(?:, )?)+) \|", READMES[adapter], re.MULTILINE)
-    folder = pages.ROOT / f"integrations/{adapter}"
-    files = {path.name for path in folder.glob("src/*/_*.py")} - {"__init__.py"}
-    assert {name for cell in cells for name in re.findall(r"`(.*?)`", cell)} == files
-
-
 def test_the_named_versions_are_the_tested_versions():
     assert f"vLLM {' or '.join(TESTED)}" in READMES["vllm"]
     assert f"| vLLM {', '.join(TESTED)} |" in ENGINES

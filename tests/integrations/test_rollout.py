@@ -1,7 +1,6 @@
 """Completions for TRL's GRPOTrainer: seeds, log-probabilities at the sampling temperature, and the trainer itself."""
 
 import contextlib
-import copy
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -180,62 +179,3 @@ def test_what_is_not_served_is_refused(trainer):
     words = {"rollout": rollout, "rollout_func": rollout_func, "PROMPTS": PROMPTS, "trainer": trainer}
     table = call_tables.Table(__file__, "rollout_refusals.txt")
     assert table.found(lambda: {**words, "native": load_sampler("native", device="cpu")}) == table.text
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # TRL's and those of what it uses
-def test_a_real_trainer_trains_with_the_rollout(tmp_path):
-    """The trainer computes the same log-probabilities of the completions for its loss, to 1e-4."""
-    pytest.importorskip("trl", minversion="1.0", reason="needs trl")
-    from datasets import Dataset
-    from datasets.table import InMemoryTable
-    from trl import GRPOConfig, GRPOTrainer
-
-    rollouts, differences = [], []
-    rollout = rollout_func(seed=7)
-
-    def compared(prompts, trainer):
-        result = rollout(prompts, trainer)
-        for prompt, completion, logprobs in zip(
-            result["prompt_ids"], result["completion_ids"], result["logprobs"], strict=True
-        ):
-            ids = torch.tensor([prompt + completion])
-            with torch.no_grad():
-                theirs = trainer._get_per_token_logps_and_entropies(
-                    trainer.model, ids, torch.ones_like(ids), len(completion)
-                )[0]
-            differences.append((theirs[0] - torch.tensor(logprobs)).abs().max().item())
-        rollouts.append(result)
-        return result
-
-    def reward(completions, seeds, **_):
-        assert seeds == rollouts[-1]["seeds"]
-        return [float(len(completion)) for completion in completions]
-
-    tokenizer = copy.deepcopy(byte_tokenizer())
-    tokenizer.eos_token = "Ġw300"
-    texts = InMemoryTable.from_pydict({"prompt": sorted(set(PROMPTS))})
-    trainer = GRPOTrainer(
-        model=copy.deepcopy(model_of("llama")),
-        reward_funcs=reward,
-        args=GRPOConfig(
-            output_dir=str(tmp_path),
-            per_device_train_batch_size=4,
-            num_generations=2,
-            max_completion_length=8,
-            temperature=0.7,
-            max_steps=2,
-            report_to=[],
-            save_strategy="no",
-            use_cpu=True,
-            bf16=False,
-        ),
-        train_dataset=Dataset(texts, fingerprint="texts"),
-        processing_class=tokenizer,
-        rollout_func=compared,
-    )
-    trainer.train()
-    assert len(rollouts) == 2
-    for result in rollouts:
-        assert len({str(completion) for completion in result["completion_ids"]}) == 4  # two of each prompt
-    assert max(differences) < 1e-4

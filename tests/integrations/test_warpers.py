@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.generation import WatermarkingConfig
 
-from tokendraw import SamplingMetadata, SamplingParams, load_sampler
+from tokendraw import SamplingParams
 from tokendraw_transformers._warpers import plan
 from transformers_models import draw, model_of, prompts
 
@@ -105,34 +105,3 @@ def test_tokens_are_drawn_by_the_probabilities_that_transformers_own_warpers_lea
     torch.testing.assert_close(ours, theirs.log_softmax(-1), atol=2e-5, rtol=1e-5)
     torch.testing.assert_close(out.scores[0], theirs, atol=1e-4, rtol=1e-4)
     assert theirs.isinf().any() or name == "temperature"
-
-
-# The table of differences in the README.
-
-
-def kept_here(logits, **filters):
-    """[B, V] bool: tokens kept by tokendraw."""
-    sampler = load_sampler("native", device="cpu", logprobs_mode="processed_logprobs")
-    params = [SamplingParams(logprobs=-1, **filters)] * len(logits)
-    best = sampler.sample(logits, SamplingMetadata.from_params(params)).logprobs
-    spread = torch.empty_like(logits).scatter_(1, best.token_ids[:, 1:], best.logprobs[:, 1:])
-    return spread > -torch.inf
-
-
-def kept_there(warper, logits):
-    """[B, V] bool: tokens kept by a warper of transformers."""
-    return warper(None, logits) > -torch.inf
-
-
-def test_a_mass_of_just_p_is_enough_in_both():
-    logits = torch.tensor([[0.25, 0.125, 0.125, 0.5]]).log()
-    expected = [[True, False, False, True]]
-    assert kept_here(logits, top_p=0.75).tolist() == expected
-    assert kept_there(TopPLogitsWarper(0.75), logits).tolist() == expected
-
-
-def test_ties_at_the_edge_are_kept_in_both_by_top_k_and_only_here_by_top_p():
-    logits = torch.zeros(1, 5)
-    assert kept_here(logits, top_k=2).sum() == kept_there(TopKLogitsWarper(2), logits).sum() == 5
-    assert kept_here(logits, top_p=0.5).sum() == 5
-    assert kept_there(TopPLogitsWarper(0.5), logits).sum() == 3

@@ -50,8 +50,11 @@ def test_programs_that_share_a_row_edit_as_one_does():
     assert len(lines) == 10
 
 
-def test_small_p_keeps_the_nucleus_of_a_flat_row_whatever_its_mass():
-    assert interpreted("directed", "flat") == {"rows": 6, "wrong": [], "apart": []}
+@pytest.mark.fast_first
+@pytest.mark.parametrize(("first", "end"), [(0, 1), (1, 6)])
+def test_small_p_keeps_the_nucleus_of_a_flat_row_whatever_its_mass(first, end):
+    found = interpreted("directed", "flat", first, end)
+    assert found == {"rows": end - first, "wrong": [], "apart": []}
 
 
 ROWS = {

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from calling import assert_same_rows, call, tokens
-from tokendraw import BatchFacts, InvalidInputError, SamplingMetadata, SamplingParams, load_sampler
+from tokendraw import BatchFacts, SamplingMetadata, SamplingParams, load_sampler
 
 pytestmark = pytest.mark.gpu
 
@@ -44,18 +44,6 @@ def test_more_than_2_to_the_31_logits_work(sampler, dtype, settings):
         )
     del logits, found
     torch.cuda.empty_cache()
-
-
-def test_tensors_of_two_devices_are_refused(sampler):
-    with pytest.raises(
-        InvalidInputError, match=r"^'logits' needs device cuda.*, found cpu\. Move the logits"
-    ):
-        sampler.sample(torch.zeros(1, 5), SamplingMetadata())
-    metadata = SamplingMetadata.from_params([SamplingParams()])
-    with pytest.raises(
-        InvalidInputError, match=r"^'metadata' needs the device of 'logits', cuda:0, found cpu\."
-    ):
-        sampler.sample(torch.zeros(1, 5, device="cuda"), metadata)
 
 
 def capture(sampler, logits, metadata):

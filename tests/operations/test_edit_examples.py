@@ -41,28 +41,6 @@ def test_the_worked_examples_of_repetitions_and_thinking_budgets():
     assert table.found(lambda: {"costs": costs, "allowed": allowed}) == table.text
 
 
-# Penalties of the last tokens alone
-
-PENALTIES = {"repetition_penalty": 2.0, "frequency_penalty": 0.5, "presence_penalty": 0.25}
-
-
-def test_a_token_leaves_the_window_step_by_step():
-    slots, rows = slots_with([0, 1], **PENALTIES, penalty_last_n=3), []
-    for token in (2, 2, 3, 4, 5):
-        rows += edited(slots, value=8.0)
-        slots.append([1], [token])
-    rows += edited(slots, value=8.0)
-    in_prompt, once, twice = 4.0, 4 - 0.75, 4 - 1.25
-    assert [row[:6] for row in rows] == [
-        [in_prompt, in_prompt, 8, 8, 8, 8],
-        [in_prompt, in_prompt, once, 8, 8, 8],
-        [8, in_prompt, twice, 8, 8, 8],
-        [8, 8, twice, once, 8, 8],
-        [8, 8, once, once, once, 8],
-        [8, 8, 8, once, once, once],
-    ]
-
-
 # A thinking budget: once it is spent, the ids of the end come one by one, whatever else would be allowed
 
 START, END = [1, 2], [8, 9, 10]
@@ -73,23 +51,6 @@ def allowed(prompt=(), output=(), budget=3, end=END, drafts=None, bitmask=None, 
     slots = slots_with(prompt, output, thinking_budget=(budget, START, end), **fields)
     found = [[i for i, x in enumerate(row) if x > -INF] for row in edited(slots, drafts, bitmask=bitmask)]
     return found if drafts is not None else found[0]
-
-
-def test_masks_are_set_aside_for_the_end_alone_and_biases_and_penalties_are_not():
-    no_end = torch.full((1, 1), 0b0000_1111_1111, dtype=torch.int32)
-    masked = {"allowed_token_ids": [5], "bad_words": [[8]], "min_tokens": 20, "stop_token_ids": [8]}
-    assert allowed(START, [6, 6, 6], bitmask=no_end, **masked) == [8]
-    assert allowed(START, [6, 6], bitmask=no_end, **masked) == [5]
-    biased = {"logit_bias": {8: 2.0, 3: 5.0}, "presence_penalty": 0.5}
-    ((*_, forced, _, _, _),) = edited(slots_with(START, [8, 6, 6], thinking_budget=(3, START, END), **biased))
-    assert forced == 1.5
-    slots, logits = slots_with(START, [6, 6, 6], thinking_budget=(3, START, END)), torch.zeros(2, V)
-    processor = tokendraw.load("process_logits", "native", device="cpu")
-    processor.process(logits, slots, torch.tensor([1, 0]), torch.ones(2, 1, dtype=torch.int32))
-    assert [row.isfinite().nonzero().flatten().tolist() for row in logits] == [
-        [8],
-        [0],
-    ]  # slot 0 has no request
 
 
 # Placeholders, tokens without an id

@@ -2,16 +2,14 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
 import call_tables
 import tokendraw
-from calling import call, tokens
+from calling import call
 from judged_rows import judge
 from tokendraw import BatchFacts, Drafts, Need, SamplingMetadata, SamplingParams, philox
-from tokendraw_testing import reference
 
 INF, NAN = math.inf, math.nan
 MODES = ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs"]
@@ -93,22 +91,6 @@ def test_extreme_temperatures_and_logits_draw_and_show_what_float64_does(load_na
     logits = torch.tensor([row for row, _ in rows], device=device)
     found = judge(load_native(mode), logits, requests, mode=mode)
     assert (found.wrong, found.judged > 5) == ([], True)
-
-
-SMALL_WORDS = [17328888, 21443116, 43407172, 57895210, 67506913, 68249969, 71290664, 79328208]
-"""Positions at which, for seed 20261121, token 5 has w0 < 256: a uniform below 2**-24."""
-
-
-def test_a_uniform_below_2_to_the_minus_24_wins_from_far_behind(load_native):
-    """The rarest winners: impossible for a uniform of 24 bits, required of a uniform of 32."""
-    words = reference.random_words(20261121, np.array(SMALL_WORDS), 5, reference.TOKEN)[0]
-    assert (words < 256).all()
-    heads, tails = (reference.gumbel(20261121, np.array(SMALL_WORDS), i, reference.TOKEN) for i in (0, 5))
-    logits = np.full((len(SMALL_WORDS), 8), -np.inf, np.float32)
-    logits[:, 0], logits[:, 5] = 0.0, heads - tails + 0.01
-    assert tokens(call(load_native(), logits, SamplingParams(seed=20261121), SMALL_WORDS)) == [5] * len(
-        SMALL_WORDS
-    )
 
 
 # Logprobs

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import tokendraw
-from goodness_of_fit import INF, NAN, POISON, V
+from goodness_of_fit import INF, NAN
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
-from tokendraw.probabilities import OFF_TOP_P, Filters, drop_below, relative, sample_in_parts, top_p_of_kept
+from tokendraw.probabilities import OFF_TOP_P, Filters, drop_below, top_p_of_kept
 from tokendraw.row_parameters import RowParameters, filter_columns, widest_float
 
 CPU = torch.device("cpu")
@@ -91,21 +91,6 @@ def test_filters_that_are_missing_or_ruled_out_by_the_host_are_none():
 # Probabilities
 
 
-@pytest.mark.parametrize("name", POISON)
-def test_a_poisoned_row_becomes_one_that_any_softmax_takes(name):
-    y, valid = relative(POISON[name][None])
-    probs, x = torch.softmax(y, -1)[0].double(), POISON[name].double()
-    values = x.nan_to_num(nan=-INF, posinf=INF, neginf=-INF)
-    assert valid.tolist() == [not x.isnan().any() and bool((values > -INF).any())]
-    assert y.max() == 0.0
-    if (values == -INF).all():
-        assert probs[0] == 1.0
-    elif (values == INF).any():
-        torch.testing.assert_close(probs, (values == INF).double() / (values == INF).sum(), rtol=1e-5, atol=0)
-    else:
-        torch.testing.assert_close(probs, values.softmax(0), rtol=1e-4, atol=1e-37)
-
-
 def test_parameters_are_brought_into_range_and_what_no_row_asks_for_is_none():
     metadata = SamplingMetadata(
         temperature=torch.tensor([0.0, -1.0, NAN, 1e-300, 1e300, 0.5], dtype=torch.float64),
@@ -148,19 +133,3 @@ def test_the_top_p_of_joint_rows_grows_as_the_others_shrink():
     top_p, mass = torch.tensor([0.82, 0.82, 0.9, OFF_TOP_P]), torch.full((4,), 0.85)
     found = top_p_of_kept(top_p, torch.tensor([True, False, True, True]), mass)
     assert found.tolist() == pytest.approx([0.82 / 0.85, 0.82, OFF_TOP_P, OFF_TOP_P])
-
-
-@pytest.mark.parametrize(("max_elements", "sizes"), [(1 << 31, [7]), (3 * V + 1, [3, 3, 1]), (1, [1] * 7)])
-def test_rows_are_drawn_in_parts_that_a_kernel_can_count(max_elements, sizes):
-    parts = []
-
-    def draw(logits, own):
-        parts.append(len(own.top_k))
-        return own.top_k.long() + 100, logits[:, 0] > 0
-
-    logits = torch.ones(7, V)
-    logits[4] = -1
-    wanted = Filters.of(SamplingMetadata(top_k=torch.arange(1, 8)), V)
-    output = sample_in_parts(logits, wanted, draw, max_elements=max_elements)
-    assert (parts, output.token_ids.tolist()) == (sizes, [101, 102, 103, 104, 105, 106, 107])
-    assert output.valid.tolist() == [True] * 4 + [False] + [True] * 2

@@ -19,17 +19,12 @@ from tokendraw import (
     TokenLogprob,
 )
 from tokendraw.plugin import (
-    PAD_LOGPROB,
-    PAD_TOKEN_ID,
     RowMasses,
-    best_token_ids,
-    log_kept_mass_by_step,
     logprobs_by_step,
     mode_values,
-    pad_logprobs,
 )
 
-INF, PAD = float("inf"), PAD_TOKEN_ID
+INF = float("inf")
 SHARES = (0.4, 0.1, 0.3, 0.2)
 ORDER = [(0, 1), (2, 2), (3, 3), (1, 4)]
 """Ids and ranks of the four tokens, the best first."""
@@ -158,19 +153,6 @@ def test_slots_keep_the_ids_of_their_requests_and_the_result_is_as_wide_as_the_w
 # Helpers of plugins
 
 
-@pytest.mark.parametrize(
-    ("row", "best"),
-    [
-        ([0.5, -0.5, 0.5, -INF, 0.5], [0, 2, 4, 1, 3]),
-        ([-0.0, 0.0, -0.0], [0, 1, 2]),
-        ([-INF, INF, -1e-45, 1e-45, INF], [1, 4, 3, 2, 0]),
-    ],
-)
-def test_the_best_come_in_descending_order_and_the_lowest_id_first_on_a_tie(row, best):
-    for n in range(len(row) + 1):
-        assert best_token_ids(torch.tensor([row]), n).tolist() == [best[:n]]
-
-
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs", "temperature_logprobs"])
 def test_no_log_probability_exceeds_0_however_the_masses_were_rounded(mode):
     one = torch.ones(1, 1, dtype=torch.float64)
@@ -180,28 +162,7 @@ def test_no_log_probability_exceeds_0_however_the_masses_were_rounded(mode):
     assert mode_values(torch.tensor([[1.0, 0.0]]), row, one, mode).tolist() == [[0.0, below]]
 
 
-def test_columns_beyond_what_a_row_asked_for_are_padding():
-    ids, values = torch.arange(12).view(3, 4), torch.zeros(3, 4)
-    found = pad_logprobs(ids, values, torch.tensor([0, 2, -1]))
-    assert found[0].tolist() == [[0, PAD, PAD, PAD], [4, 5, 6, PAD], [8, 9, 10, 11]]
-    assert (found[1] == PAD_LOGPROB).tolist() == (found[0] == PAD).tolist()
-    assert pad_logprobs(ids, values, None) == (ids, values)
-
-
-def test_logprobs_and_kept_masses_of_rows_are_arranged_by_request_and_step():
-    offsets, accepted = torch.tensor([0, 3, 4]), torch.tensor([1, 0])
-    rows = LogprobsTensors(
-        torch.tensor([[10], [11], [12], [13]]), torch.zeros(4, 1), torch.tensor([1, 2, 3, 4])
-    )
-    found = logprobs_by_step(rows, offsets, accepted, 2)
-    assert found.token_ids.squeeze(-1).tolist() == [[10, 11, PAD], [13, PAD, PAD]]
-    assert found.logprobs.squeeze(-1).tolist() == [[0, 0, PAD_LOGPROB], [0, PAD_LOGPROB, PAD_LOGPROB]]
+def test_ranks_behind_the_last_token_of_a_request_are_0():
+    rows = LogprobsTensors(torch.zeros(4, 1).long(), torch.zeros(4, 1), torch.tensor([1, 2, 3, 4]))
+    found = logprobs_by_step(rows, torch.tensor([0, 3, 4]), torch.tensor([1, 0]), 2)
     assert found.ranks.tolist() == [[1, 2, 0], [4, 0, 0]]
-    masses = log_kept_mass_by_step(torch.tensor([-1.0, -2.0, -3.0, -4.0]), offsets, accepted, 2)
-    assert masses.tolist() == [[-1.0, -2.0, PAD_LOGPROB], [-4.0, PAD_LOGPROB, PAD_LOGPROB]]
-    nobody, none = (
-        LogprobsTensors(rows.token_ids[:0], rows.logprobs[:0], None),
-        torch.empty(0, dtype=torch.int32),
-    )
-    assert logprobs_by_step(nobody, offsets[:1], none, 4).token_ids.shape == (0, 5, 1)
-    assert log_kept_mass_by_step(masses[0, :0], offsets[:1], none, 4).shape == (0, 5)

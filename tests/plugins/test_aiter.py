@@ -108,12 +108,3 @@ def test_the_core_builds_and_proves_it(sampler, tmp_path, monkeypatch):
         assert (candidate.state, candidate.upstream_version) == (State.AVAILABLE, "0.1.13")
         backend = proof.build(SAMPLE, found.hooks["aiter"], found.offered("aiter", SAMPLE), CPU, Need())
     assert isinstance(backend, AiterSampler)
-
-
-def test_the_description_agrees_with_the_sources():
-    found = INFO.operations["sample"]
-    assert (found.seeding, found.greedy, found.graph_safe, found.sync_free) == ("launch", False, False, False)
-    assert found.filter_orders == ("top_k_first", "joint")
-    assert [name for name, _ in found.filters] == ["top_k", "top_p"]
-    assert (found.row_moments, found.logprobs_modes) == ((), ())
-    assert "not run on hardware" in INFO.summary

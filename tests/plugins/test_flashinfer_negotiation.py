@@ -11,12 +11,10 @@ import flashinfer_stand_in as stand_in
 from call_tables import pairs
 from fake_candidates import A100, H100, RTX5090
 from flashinfer_stand_in import add_jit_cache, add_tools, bare_machine, write
-from pages import install, run_with
 from tokendraw import Need
 from tokendraw_flashinfer import kernels, plugin
 
 OLD, NEW = stand_in.SOURCES
-ROOT = Path(__file__).parents[2]
 SM121 = replace(RTX5090, compute_capability=(12, 1), name="GB10")
 ADVICE = (
     "; run `pip install flashinfer-jit-cache==0.7.2.post1` from FlashInfer's index, or install a CUDA toolkit"
@@ -208,26 +206,3 @@ def test_targets_named_by_the_user_are_taken_as_they_are(dists, monkeypatch):
     add_tools(dists, "nvcc")
     monkeypatch.setenv("FLASHINFER_CUDA_ARCH_LIST", "12.0f")
     assert probe(RTX5090) is None
-
-
-@pytest.mark.slow
-def test_without_flashinfer_the_plugin_is_listed_and_everything_else_works(tmp_path):
-    for project in ("core", "plugins/native", "plugins/flashinfer", "plugins/aiter"):
-        install(ROOT / project, tmp_path)
-    listed = run_with(tmp_path, "tokendraw", "list")
-    assert (listed.stderr, listed.returncode) == ("", 0)
-    states, offered, *_ = (
-        {line.split()[0]: line for line in table.splitlines()} for table in listed.stdout.split("\n\n")
-    )
-    rows = {name: " ".join(line.split()[1:]) for name, line in states.items()}
-    assert offered["flashinfer"].endswith("  sample, verify")
-    device = "cuda" if "needs a rocm device, found cuda" in rows["aiter"] else "cpu"
-    if device == "cpu":
-        assert rows["flashinfer"] == "unavailable 40 0.1.0 needs a cuda device, found cpu"
-    assert rows["aiter"] == f"unavailable 30 0.1.0 needs a rocm device, found {device}"
-    assert rows["native"].startswith("available 0 0.1.0 ")
-    asked = run_with(tmp_path, "tokendraw", "resolve", "--sampler", "flashinfer")
-    assert asked.returncode == 1
-    assert "'flashinfer'" in asked.stderr
-    shown = run_with(tmp_path, "tokendraw", "show", "aiter")
-    assert "not run on hardware yet" in shown.stdout

@@ -149,9 +149,10 @@ class TestBuiltFiles:
 @pytest.mark.slow
 @needs_git
 def test_plugins_of_the_last_release_draw_with_this_core(tmp_path):
-    """Before the first release: today's plugins, built under another version."""
+    """Before the first release: today's plugins, built under another version. `make dist` compiles the one for CPUs."""
     tree = distributions.export_last_release(tmp_path / "tree")
     plugins = [path for path in distributions.projects(tree) if path.parent.name == "plugins"]
+    plugins = [path for path in plugins if path.name != "cpu"]
     failures = distributions.build(plugins, tmp_path / "wheels", "--wheel")
     for wheel in (tmp_path / "wheels").iterdir():
         zipfile.ZipFile(wheel).extractall(tmp_path / "site")

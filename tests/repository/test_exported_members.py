@@ -91,7 +91,7 @@ main()
 """
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 @pytest.mark.parametrize("optimize", ["2", "0"])
 def test_a_program_without_sources_gets_every_name_and_draws(tmp_path, optimize):
     root = Path(__file__).parents[2]

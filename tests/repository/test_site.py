@@ -1,13 +1,11 @@
 """The site's pages, navigation and links, as its hooks make them; `make test-site` looks at the built site."""
 
 import importlib
-import subprocess
 
 import pytest
 
 import markdown_pages
 import pages
-from pages import ROOT
 
 PAGES = markdown_pages.find(markdown_pages.PAGE_PATTERNS)
 INDEX = pages.text_of("docs/README.md")
@@ -27,16 +25,6 @@ def leaves(entries):
 def test_the_navigation_has_every_page_of_the_checkout_once():
     navigation = markdown_pages.navigation(PAGES, INDEX, ["reference/index.md"])
     assert sorted(leaves(navigation)) == sorted([*PAGES, "reference/index.md"])
-
-
-def test_the_site_has_every_page_that_a_person_reads():
-    """No pages: the front for an index of packages, and forms of a web address."""
-    tracked = subprocess.run(
-        ["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
-    ).stdout.split()
-    assert {page for page in set(tracked) - set(PAGES) if not page.startswith(".github/")} == {
-        "core/README.md"
-    }
 
 
 def test_a_page_of_docs_without_a_row_in_the_index_is_refused():

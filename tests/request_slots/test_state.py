@@ -1,19 +1,17 @@
 """The state of slots on its device: its memory, writes without waiting, ignored rows, and what a capture records."""
 
-import random
 from dataclasses import FrozenInstanceError
 
 import pytest
 import torch
 
 from cuda_batches import NoWait
-from request_slots_model import Held, assert_holds, random_params
+from request_slots_model import Held, assert_holds
 from tokendraw import RequestSlots, SamplingParams, VerifyOutput
 from tokendraw.edits import slots as slots_module
 from tokendraw.edits import tables as tables_module
 from tokendraw.plugin import EditFacts
 from tokendraw_native.logits_processing import NativeProcessor
-from tokendraw_testing import sync_is_an_error
 
 S, M, V = 3, 8, 70
 ASKING = {
@@ -196,23 +194,6 @@ def test_what_the_host_cannot_see_is_left_out():
     assert int(twice.tables.distinct.max()) < 10
 
 
-@pytest.mark.parametrize("tokens", [[], [1, 2, 4, 4, 9]])
-def test_a_reused_slot_starts_clean_in_inference_mode_and_outside_of_it(tokens, device):
-    with torch.inference_mode():
-        slots = RequestSlots(2, 16, 10, device=device)
-    for seed in range(10):
-        request = Held(random_params(random.Random(seed), 10), [seed % 10, 3])
-        with torch.inference_mode(seed % 2 == 0):
-            slots.add(1, EVERYTHING, [1, 1, 5])
-        for token in tokens:
-            slots.append([1], [token])
-        slots.remove(1)
-        assert int(slots.tables.counts.count_nonzero()) == 0
-        slots.add(1, request.params, request.prompt)
-        assert_holds(slots, {1: request})
-        slots.remove(1)
-
-
 # Captures
 
 
@@ -308,17 +289,3 @@ def test_replays_of_a_graph_append_what_lies_there():
         again.replay()
     torch.cuda.synchronize()
     assert slots.tables.num_tokens.tolist() == [12, 0, 5, 12]
-
-
-@pytest.mark.gpu
-def test_a_step_waits_for_no_device():
-    slots = RequestSlots(4, 12, 20, device="cuda")
-    slots.add(1, EVERYTHING, [1, 2])
-    rows, tokens = torch.tensor([1], device="cuda"), torch.tensor([4], device="cuda")
-    chains = VerifyOutput(torch.tensor([[4, -1]], device="cuda"), tokens, tokens)
-    with sync_is_an_error():
-        slots.metadata(rows, tokens)
-        slots.append(rows, tokens)
-        slots.append_verified(rows, chains)
-        slots.add(2, EVERYTHING, [1, 2])
-        slots.remove(2)

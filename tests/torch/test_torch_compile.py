@@ -72,7 +72,12 @@ def metadata_of(rows: int, device: torch.device) -> SamplingMetadata:
 @pytest.mark.fast_first
 @pytest.mark.parametrize(
     "options",
-    [{"backend": "eager", "dynamic": True}, {"backend": "aot_eager"}, {}, {"mode": "reduce-overhead"}],
+    [
+        {"backend": "eager", "dynamic": True},
+        {"backend": "aot_eager"},
+        {},
+        pytest.param({"mode": "reduce-overhead"}, marks=pytest.mark.gpu),  # inductor with CUDA graphs
+    ],
     ids=["eager", "aot_eager", "inductor", "reduce-overhead"],
 )
 def test_a_compiled_program_draws_the_tokens_of_the_eager_one(

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_candidates import EVERYTHING, H100, LAPTOP, MI300X, candidate
 from tokendraw import Need, SamplerUnavailableError, operations, resolve
+from tokendraw.backends.resolution.decide import assess
 from tokendraw.plugin import Capabilities, Upstream
 from tokendraw.resolution import Candidate, Choice, State
 
@@ -56,78 +58,51 @@ def outcome(candidates, host, need, choice):
         return str(refusal)
 
 
-@given(st.data(), candidates_strategy(), HOSTS, NEEDS, CHOICES)
-def test_the_order_of_the_candidates_does_not_matter(data, candidates, host, need, choice):
-    shuffled = data.draw(st.permutations(candidates))
-    assert outcome(candidates, host, need, choice) == outcome(shuffled, host, need, choice)
-
-
-@given(candidates_strategy(), HOSTS, NEEDS, CHOICES)
-def test_no_available_candidate_ranks_above_the_chosen_one(candidates, host, need, choice):
+@given(st.data(), candidates_strategy(), HOSTS, NEEDS, CHOICES, st.sampled_from(NAMES))
+def test_a_resolution_is_the_best_of_what_is_there(data, candidates, host, need, choice, name):
     result = outcome(candidates, host, need, choice)
+    assert result == outcome(data.draw(st.permutations(candidates)), host, need, choice)
+    # The state that discovery wrote into a candidate is about one host; the facts decide for another.
+    elsewhere = [assess(c, operations.find_operation("sample"), MI300X, need) for c in candidates]
+    assert result == outcome(elsewhere, host, need, choice)
+    asked = outcome(candidates, host, need, replace(choice, sampler=name, source="TOKENDRAW_SAMPLER"))
+    if isinstance(asked, str):
+        assert asked.startswith(f"'{name}', asked for by TOKENDRAW_SAMPLER, cannot serve the operation")
+    else:
+        assert asked.chosen == name
     if isinstance(result, str):
         # Then none of them would serve if it were alone, either.
-        for one in candidates:
-            assert isinstance(outcome([one], host, need, choice), str)
+        assert all(isinstance(outcome([one], host, need, choice), str) for one in candidates)
         return
+    available = is_told_of(candidates, result.decisions)
+    order = choice.priority
 
     def rank(name, priority):
-        order = choice.priority
         return (order.index(name) if name in order else len(order), -priority, name)
 
-    assert result.decisions[0].name == result.chosen
-    assert result.decisions[0].state is State.AVAILABLE
-    available = [d for d in result.decisions if d.accepted]
+    assert (result.decisions[0].name, result.decisions[0].state) == (result.chosen, State.AVAILABLE)
     assert all(rank(result.chosen, available[0].priority) <= rank(d.name, d.priority) for d in available)
+    without = outcome(candidates, host, need, replace(choice, disabled=(*choice.disabled, result.chosen)))
+    assert isinstance(without, str) or result.chosen not in (without.chosen, without.companion)
+    if result.companion is not None:
+        assert result.companion != result.chosen
+        assert result.companion in [d.name for d in available]
+        alone = resolve([c for c in candidates if c.name == result.companion], host, need, choice)
+        assert result.beyond
+        assert not set(alone.beyond) & set(result.beyond)
 
 
-@given(candidates_strategy(), HOSTS, NEEDS, CHOICES, st.sampled_from(NAMES))
-def test_an_explicit_choice_is_chosen_or_refused(candidates, host, need, choice, name):
-    result = outcome(candidates, host, need, replace(choice, sampler=name, source="TOKENDRAW_SAMPLER"))
-    if isinstance(result, str):
-        assert result.startswith(f"'{name}', asked for by TOKENDRAW_SAMPLER, cannot serve the operation")
-    else:
-        assert result.chosen == name
-
-
-@given(candidates_strategy(), HOSTS, NEEDS, CHOICES)
-def test_what_is_switched_off_is_never_chosen(candidates, host, need, choice):
-    result = outcome(candidates, host, need, choice)
-    if isinstance(result, str):
-        return
-    again = outcome(candidates, host, need, replace(choice, disabled=(*choice.disabled, result.chosen)))
-    if not isinstance(again, str):
-        assert result.chosen not in (again.chosen, again.companion)
-
-
-@given(candidates_strategy(), HOSTS, NEEDS, CHOICES)
-def test_every_candidate_has_exactly_one_decision_with_a_reason(candidates, host, need, choice):
-    try:
-        decisions = resolve(candidates, host, need, choice).decisions
-    except SamplerUnavailableError as refusal:
-        decisions = refusal.decisions
+def is_told_of(candidates, decisions):
+    """Require a decision with a reason on every candidate, and return those that are available."""
     assert sorted(d.name for d in decisions) == sorted(c.name for c in candidates)
     assert all(d.reason and d.accepted is (d.state is State.AVAILABLE) for d in decisions)
+    return [d for d in decisions if d.accepted]
 
 
 @given(candidates_strategy(), HOSTS, NEEDS, CHOICES)
-def test_a_companion_is_available_another_one_and_serves_what_the_chosen_one_cannot(
-    candidates, host, need, choice
-):
-    result = outcome(candidates, host, need, choice)
-    if isinstance(result, str) or result.companion is None:
-        return
-    assert result.companion != result.chosen
-    assert result.beyond
-    assert {d.name: d.accepted for d in result.decisions}[result.companion]
-    alone = resolve([c for c in candidates if c.name == result.companion], host, need, choice)
-    assert not set(alone.beyond) & set(result.beyond)
-
-
-@given(candidates_strategy(), HOSTS, NEEDS, CHOICES)
-def test_resolving_what_was_resolved_changes_nothing(candidates, host, need, choice):
-    """The state that discovery wrote into a candidate is about one host; the facts decide for another."""
-    from tokendraw.backends.resolution.decide import assess
-
-    elsewhere = [assess(c, operations.find_operation("sample"), MI300X, need) for c in candidates]
-    assert outcome(candidates, host, need, choice) == outcome(elsewhere, host, need, choice)
+@settings(max_examples=30)
+def test_a_refusal_has_a_decision_on_every_candidate_too(candidates, host, need, choice):
+    nobody = replace(choice, disabled=NAMES)
+    with pytest.raises(SamplerUnavailableError) as refusal:
+        resolve(candidates, host, need, nobody)
+    assert is_told_of(candidates, refusal.value.decisions) == []

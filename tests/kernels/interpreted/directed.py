@@ -71,20 +71,21 @@ def twice(logits, requests):
     return judge(sampler(), logits, requests), judge(sampler(mode), logits, described, mode=mode)
 
 
-def flat():
+def flat(first, end):
     """Nuclei of small p of flat rows, whose mass is far above what a list of collected logits can hold.
 
     Of the last but one of these rows top-k decides.
     """
     rng, verdicts, apart = np.random.default_rng(11), [], []
-    for size, draw, temperature, k, p, order in (
+    rows = (
         (32_000, lambda size: rng.uniform(-0.005, 0.005, size), 1.0, 0, 0.003, "top_k_first"),
         (151_936, lambda size: rng.normal(0, 0.1, size), 1.0, 0, 0.002, "top_k_first"),
         (128_256, lambda size: rng.normal(0, 3, size), 10.0, 0, 0.01, "top_k_first"),
         (128_256, lambda size: rng.normal(0, 3, size), 10.0, 0, 0.01, "temperature_last"),
         (151_936, lambda size: rng.normal(0, 0.1, size), 1.0, 2000, 0.05, "joint"),
         (151_936, lambda size: rng.normal(0, 0.1, size), 1.0, 2000, 0.01, "joint"),
-    ):
+    )
+    for size, draw, temperature, k, p, order in rows[int(first) : int(end)]:
         logits = torch.from_numpy(draw(size).astype(np.float32))[None]
         request = SamplingParams(temperature=temperature, top_k=k, top_p=p, filter_order=order, seed=1)
         metadata = SamplingMetadata.from_params([request], positions=[0])
