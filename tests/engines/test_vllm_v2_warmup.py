@@ -3,7 +3,6 @@
 The kernels are those of triton-gumbel for an H200, which compile and launch nothing.
 """
 
-import functools
 import threading
 from itertools import product
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ import tokendraw
 import tokendraw_vllm
 import vllm_stand_in
 from calling import CPU, provider_of
-from tokendraw.filters import installed_filters
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from tokendraw_vllm._v2_edits import Mirror, RequestTokens, edits_of, load_processor
@@ -55,7 +53,6 @@ def vllm_config(pipelines=1, **changes):
 @pytest.fixture
 def started(vllm, monkeypatch, kernels, warmup_on_a_cpu):
     """``started(engine)``: the engine that a function makes, loaded, and what has compiled so far."""
-    monkeypatch.setattr("tokendraw.engines.installed_filters", functools.cache(installed_filters))
 
     def start(make):
         vllm_stand_in.draw_through_kernels(monkeypatch)

@@ -399,3 +399,10 @@ def is_other(drawn, committed):
     numbers = [[float(number) for number in NUMBER.findall(text)] for text in (drawn, committed)]
     words = [NUMBER.sub("", text) for text in (drawn, committed)]
     return words[0] != words[1] or any(abs(a - b) > ONE_PIXEL for a, b in zip(*numbers, strict=True))
+
+
+def test_the_first_screen_has_a_reason_a_figure_and_an_example():
+    assert len(README.splitlines()) < 130
+    first_screen = README.splitlines()[:35]
+    assert any("FlashInfer" in line and " us" in line for line in first_screen)
+    assert "out = sampler.sample(logits, metadata)" in first_screen
