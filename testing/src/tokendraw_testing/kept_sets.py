@@ -119,7 +119,7 @@ def _check(view: Any, trial: Trial) -> str:
     """Kept sets, by mass, are those of float64 in rows of every flatness, with any p and behind other filters."""
     effort, seen = view.effort, Counter[str]()
     rows = _INTERPRETED_ROWS if effort.interpreted else _QUICK_ROWS if effort.quick else _FULL_ROWS
-    rows *= 1 if view.capabilities.threshold else 2
+    rows *= 1 if view.capabilities.threshold else 3
 
     def experiment(rng: Generator, count: int) -> Verdict:
         result = KeptSets()
