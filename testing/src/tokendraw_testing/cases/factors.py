@@ -177,10 +177,10 @@ def covering(
 
     cases = []
     while missing.any():
-        pair: Any = rng.choice(np.argwhere(missing))
-        grown = [numbers for _ in range(_CANDIDATES) if (numbers := complete(pair)) is not None]
+        pair = rng.choice(np.argwhere(missing))
+        grown = [chosen for _ in range(_CANDIDATES) if (chosen := complete(pair)) is not None]
         best = max(grown, key=lambda numbers: missing[np.ix_(numbers, numbers)].sum(), default=None)
-        covered = pair if best is None else best
+        covered = pair if best is None else np.array(best)
         missing[np.ix_(covered, covered)] = False
         if best is not None:
             cases.append(case_of(best))
