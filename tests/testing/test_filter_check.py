@@ -9,7 +9,7 @@ from tokendraw_testing import Status, check_filter
 from tokendraw_testing.commands.check import read_definition
 from tokendraw_testing.filter_check import line_names
 
-OF_FLOOR = tuple(line_names())
+SAMPLED = "filters from moments, native"
 STD = "-value * moments.std"
 SAMPLER = """
 class Sampler:
@@ -62,28 +62,24 @@ def test_without_a_definition_one_line_says_what_it_needs(dists):
 @pytest.mark.parametrize(
     ("body", "line", "words"),
     [
-        ("return value * moments.std", "reach", "the floor of 'acme' needs to keep several tokens"),
+        ("return value * moments.std", "definition", "the floor of 'acme' needs to keep several tokens"),
         (
             f"return {STD} * (1 + 1 / moments.count)",
             "definition",
             "half of them -inf, 21 finite logits, value 0.3: a floor of -0.56084 keeps 5",
         ),
-        (f"return ({STD}).unsqueeze(-1)", "form of the floor", "its floor needs shape [42], torch.float32"),
-        (
-            "raise ZeroDivisionError('by 0')",
-            "form of the floor",
-            "ZeroDivisionError: by 0 (filter_acme_0.py:12)",
-        ),
-        ("return moments.std.mul_(-value)", "form of the floor", "its floor changed 'std' in place"),
+        (f"return ({STD}).unsqueeze(-1)", "definition", "its floor needs shape [1], torch.float"),
+        ("raise ZeroDivisionError('by 0')", "definition", "ZeroDivisionError: by 0 (filter_acme_0.py:12)"),
+        ("return moments.std.mul_(-value)", "definition", "its floor changed 'std' in place"),
         (f"return {STD} * min(1.0, float(value.sum()) + 99)", "no waiting", "no value on the host"),
-        ("return -value * moments.std.clamp(max=9.0).mean()", "floors in float64", "found "),
-        ("return -value * ((moments.std + 1e6) - 1e6)", "floors in float64", " in float32 among 42 rows"),
+        ("return -value * moments.std.clamp(max=9.0).mean()", SAMPLED, "needs "),
+        ("return -value * ((moments.std + 1e6) - 1e6)", SAMPLED, "needs the threshold "),
         (f"return ({STD}).bfloat16().to(value.dtype)", "definition", "they differ in the token at y = "),
     ],
 )
 def test_a_planted_bug_of_a_filter_is_found_by_its_line(dists, body, line, words):
     dists.add_filter(body, moments='"std", "count"')
-    found = failures(only=OF_FLOOR, definition=deviations, values=(0.3, 0.7, 1.0))
+    found = failures(only=(line,), definition=deviations, values=(0.3, 0.7, 1.0))
     assert words in found.get(line, ""), found
 
 

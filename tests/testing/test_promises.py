@@ -169,9 +169,9 @@ def test_the_second_noise_precision_without_seeds_is_judged_by_its_distribution(
     result = planted(SamplerMutant, "noise precision", UNSEEDED_NATIVE)
     assert (result.status, result.detail) == (
         Status.PASSED,
-        "fp64, distribution of 6 rows; without seeds nothing tells float64 noise from float32",
+        "fp64, distribution of 11 rows; without seeds nothing tells float64 noise from float32",
     )
-    assert result.checks == 6
+    assert result.checks == 11
     assert planted(OffInFloat64, "noise precision", UNSEEDED_NATIVE).status is Status.FAILED
     assert planted(OffInFloat64, "distribution", UNSEEDED_NATIVE).status is Status.PASSED
 

@@ -8,7 +8,7 @@ from tokendraw_testing import Effort, Status, run
 
 MUTANTS = by_name(SAMPLERS)
 TOO_SMALL_FOR = {
-    "1 % of the tail dropped": ["tails"],  # the line of its own sees nothing, this one does
+    "1 % of the tail dropped": ["crossed requests"],  # the line of its own sees nothing, this one does
     "noise index wrapping at 2**15 rows": [],
     "uniforms of 24 bits": [],
     "p is halved where p <= 0.01 and the row is flat and no threshold asked for": [],

@@ -1,14 +1,15 @@
-"""``check_filter``: a filter from moments by itself, and the rows of samplers that draw with it.
+"""``check_filter``: the floor of a filter from moments by its definition, and the rows of samplers that draw with it.
 
 The lines of samplers are the kit's own with this filter in place of the shipped ones, and its floors from float64
-moments. The core refuses floors of another form, exceptions and changed arguments in any call.
+moments: a floor that float32 cancels, or that depends on other rows, shows there. The core refuses floors of another
+form, exceptions and changed arguments in any call.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -18,29 +19,16 @@ import torch
 from numpy.typing import NDArray
 
 import tokendraw
-from tokendraw import InvalidParameterError, SamplingParams, TokendrawError
-from tokendraw.filters import (
-    Filter,
-    FilterError,
-    InstalledFilter,
-    RowMoments,
-    combined_floor,
-    filter_floors,
-    find_filter,
-    installed_filters,
-)
+from tokendraw import InvalidParameterError, SamplingParams, TokendrawError, filters
 from tokendraw.resolution import State, detect_host
 from tokendraw.tools import all_of, find_device, one_of
-from tokendraw_testing import reference, reference_floors
-from tokendraw_testing.cases.requests import Fields
-from tokendraw_testing.cases.rows import floor_designs
+from tokendraw_testing import cases, reference_floors
 from tokendraw_testing.kit.device import require_no_wait
-from tokendraw_testing.kit.report import Line, Report, Status
+from tokendraw_testing.kit.report import Line, Report
 from tokendraw_testing.kit.run import attempt
 from tokendraw_testing.kit.subject import Subject
 from tokendraw_testing.kit.trial import FALSE_ALARM, Trial, Violation
 from tokendraw_testing.sample import judge_further
-from tokendraw_testing.statistics.draws import fit_experiment
 from tokendraw_testing.subjects import SampleSubject, VerifySubject
 from tokendraw_testing.verify import judge_further as judge_verifications
 
@@ -65,9 +53,13 @@ class _Row(NamedTuple):
     """Of the finite logits, [n] float64."""
     value: float
     moments: reference_floors.Moments
+    floor: float
+    """From float64 moments."""
 
-    def __str__(self) -> str:
-        return f"{self.design}, {len(self.y)} finite logits, value {self.value:g}"
+    @property
+    def is_partial(self) -> bool:
+        """Whether more than the largest tokens are kept, and others dropped."""
+        return bool((self.y == 0).sum() < (self.y >= self.floor).sum() < len(self.y))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -79,7 +71,7 @@ class FilterReport(Report):
     :ivar values: Values that rows asked for.
     """
 
-    filter: InstalledFilter
+    filter: filters.InstalledFilter
     samplers: tuple[str, ...]
     values: tuple[float, ...]
 
@@ -93,79 +85,38 @@ class FilterReport(Report):
 class _Check:
     """The lines of a filter, each a method."""
 
-    rule: Filter
+    rule: filters.Filter
     values: tuple[float, ...]
     definition: Definition | None
     device: torch.device
     rows: list[_Row]
 
-    def arguments(
-        self, rows: Sequence[_Row], dtype: torch.dtype, device: torch.device | str
-    ) -> tuple[list[str], torch.Tensor, RowMoments]:
-        """Return the arguments of ``combined_floor``, from moments in a dtype."""
-
-        def column(values: Iterable[float]) -> torch.Tensor:
-            return torch.tensor(list(values), dtype=torch.float64).to(device, dtype)
-
-        fields = {name: "number" if name == "count" else name for name in self.rule.moments}
-        moments = {name: column(getattr(r.moments, field) for r in rows) for name, field in fields.items()}
-        return [self.rule.name], column(row.value for row in rows).unsqueeze(1), RowMoments(**moments)
-
-    def floors(
-        self, rows: Sequence[_Row], dtype: torch.dtype, device: torch.device | str = "cpu"
-    ) -> list[float]:
-        """Compute the clamped floors of rows."""
-        found: list[float] = combined_floor(*self.arguments(rows, dtype, device)).tolist()
-        return found
-
-    @functools.cached_property
-    def exact(self) -> list[float]:
-        """Return the floor of each row from float64 moments."""
-        return self.floors(self.rows, torch.float64)
-
-    def floor_of(self, value: float, moments: reference_floors.Moments) -> float:
-        """Return the floor of a row from float64 moments."""
-        return self.floors([_Row("", np.zeros(0), value, moments)], torch.float64)[0]
-
-    def form(self, trial: Trial) -> str:
-        """``floor`` returns [rows] float32 on the device of the moments, for any number of rows, and changes none."""
-        for count in (len(self.rows), 1, 2, 0):
-            self.floors(self.rows[:count], torch.float32, self.device)
-        return f"{len(self.rows)} rows, 1, 2 and none, on {self.device}"
-
     def no_waiting(self, trial: Trial) -> str:
         """``floor`` reads no value on the host, so that nothing waits for a device."""
+        rows = [(row.value, row.moments) for row in self.rows]
         try:
             # Tensors of this device have no values to read.
-            list(filter_floors(*self.arguments(self.rows, torch.float32, "meta")))
-        except FilterError as error:
+            list(filters.filter_floors(*_arguments(self.rule, rows, torch.float32, "meta")))
+        except filters.FilterError as error:
             raise Violation(f"needs a floor that reads no value on the host, found: {error}") from error
+        given = _arguments(self.rule, rows, torch.float32, self.device)
         if self.device.type == "cuda":
-            given = self.arguments(self.rows, torch.float32, self.device)
-            require_no_wait(trial, f"the floor of {self.rule.name!r}", lambda: combined_floor(*given))
+            require_no_wait(trial, f"the floor of {self.rule.name!r}", lambda: filters.combined_floor(*given))
+        filters.combined_floor(*given)
         return f"moments without values, and a call on {self.device}"
 
-    def float64(self, trial: Trial) -> str:
-        """Floors from float32 moments, of rows in any parts and order, are those from float64 moments."""
-        order = trial.generator("order").permutation(len(self.rows)).tolist()
-        for part in (order, order[:1], order[: len(order) // 2], order[-3:]):
-            found = self.floors([self.rows[i] for i in part], torch.float32)
-            for i, floor in zip(part, found, strict=True):
-                row, needed = self.rows[i], self.exact[i]
-                sizes = (1.0, needed if np.isfinite(needed) else 0.0, *row.moments[1:5])
-                trial.require(
-                    floor == needed or abs(floor - needed) <= reference_floors.EDGE * max(map(abs, sizes)),
-                    f"the floor of {self.rule.name!r} needs to be {needed:.8g} for {row}, found {floor:.8g} in float32 "
-                    f"among {len(part)} rows",
-                )
-        return f"{len(self.rows)} rows, whole and in parts, {len(self.values)} values"
-
     def defined(self, trial: Trial) -> str:
-        """The floors keep the tokens of the definition in float64, and the largest."""
+        """The floors keep the tokens of the definition in float64, and the largest, and for some value drop others."""
+        partial = sum(row.is_partial for row in self.rows)
+        trial.require(
+            partial,
+            f"the floor of {self.rule.name!r} needs to keep several tokens and to drop others in some row, found all "
+            f"kept or the largest alone in {len(self.rows)} rows; name values by --value if these are not the filter's",
+        )
         if self.definition is None:
             trial.skip("needs a definition in float64, found none; give one by --definition FILE:FUNCTION")
-        for row, floor in zip(self.rows, self.exact, strict=True):
-            y, needed = row.y, np.asarray(self.definition(row.y.copy(), row.value))
+        for design, y, value, _, floor in self.rows:
+            needed = np.asarray(self.definition(y.copy(), value))
             trial.require(
                 needed.shape == y.shape and needed.dtype == bool,
                 f"the definition needs to return [{len(y)}] bool, found {list(needed.shape)} {needed.dtype}",
@@ -174,74 +125,35 @@ class _Check:
             wrong = np.flatnonzero((needed != (y >= floor)) & is_clear & (y < 0))
             trial.require(
                 not len(wrong),
-                f"{row}: a floor of {floor:.6g} keeps {(y >= floor).sum()} tokens, the definition "
-                f"{(needed | (y == 0)).sum()}; they differ in the token at y = {y[wrong[:1]]}",
+                f"{design}, {len(y)} finite logits, value {value:g}: a floor of {floor:.6g} keeps "
+                f"{(y >= floor).sum()} tokens, the definition {(needed | (y == 0)).sum()}; they differ in the token "
+                f"at y = {y[wrong[:1]]}",
             )
-        return f"{len(self.rows)} rows, kept sets as defined"
+        return f"{len(self.rows)} rows, kept sets as defined; {partial} keep several tokens and drop others"
 
-    def partial(self, row: _Row, floor: float) -> bool:
-        """Whether a row keeps more than its largest tokens and drops others."""
-        return bool((row.y == 0).sum() < (row.y >= floor).sum() < len(row.y))
-
-    def reach(self, trial: Trial) -> str:
-        """Some value keeps more than the largest token of a row and drops others."""
-        count = sum(map(self.partial, self.rows, self.exact))
-        trial.require(
-            count,
-            f"the floor of {self.rule.name!r} needs to keep several tokens and to drop others in some row, found all "
-            f"kept or the largest alone in {len(self.rows)} rows; name values by --value if these are not the filter's",
-        )
-        return f"{count} of {len(self.rows)} rows keep several tokens and drop others"
-
-    @functools.cached_property
-    def requests(self) -> list[dict[str, Any]]:
+    def requests(self) -> list[cases.Fields]:
         """Return fields of requests for a few values, if possible ones that drop some tokens of a bell."""
-        pairs = [(r, floor) for r, floor in zip(self.rows, self.exact, strict=True) if r.design == "bell"]
-        told = dict.fromkeys(r.value for r, floor in pairs if self.partial(r, floor))
-        values = list(told) or self.values
-        return [{"filters": {self.rule.name: value}} for value in values[:: -(-len(values) // _MOST_VALUES)]]
-
-    @property
-    def fields(self) -> list[Fields]:
-        """Return the same fields as the kit's cases take them."""
-        return [functools.partial(_given, request) for request in self.requests]
+        told = [row.value for row in self.rows if row.design == "bell" and row.is_partial]
+        values = list(dict.fromkeys(told)) or self.values
+        fields = [{"filters": {self.rule.name: each}} for each in values[:: -(-len(values) // _MOST_VALUES)]]
+        return [lambda rng, given=given: given for given in fields]  # type: ignore[misc]
 
     def sampled(self, subject: Subject, trial: Trial) -> str:
         """Rows keep and draw what the floors from float64 moments say, beside min-p, top-p and top-k."""
-        return judge_further(SampleSubject(subject), trial, self.fields)
+        return judge_further(SampleSubject(subject), trial, self.requests())
 
     def verified(self, subject: Subject, trial: Trial) -> str:
         """Seeded chains of drafts are those of rows with these floors; so are drafts, and their probabilities."""
         c: Any = subject.capabilities.get("verify")
         if c is None or c.seeding != "counter" or not {*self.rule.moments} <= {*c.row_moments}:
             trial.skip("needs a sampler that verifies drafts with seeds and these moments, found none")
-        return judge_verifications(VerifySubject(subject), trial, self.fields)
-
-    def distribution(self, subject: Subject, trial: Trial) -> str:
-        """Kept tokens are drawn by their renormalised probabilities, all others never."""
-        rng, view, count = trial.generator("rows"), SampleSubject(subject), 0
-        for request in self.requests:
-            params = SamplingParams(temperature=(1.0, 1.75)[count % 2], **request)
-            logits = torch.from_numpy(rng.normal(0.0, 1.5, 40).astype(np.float32))
-            row = reference.prepare(logits.double().numpy(), params)
-            if row.certain:
-                experiment = fit_experiment(view, logits, params, np.exp(row.y) * row.kept)
-                trial.judge(f"{request}", experiment, view.effort.tiled_draws)
-                count += 1
-        return f"{count} rows of 40 tokens"
+        return judge_verifications(VerifySubject(subject), trial, self.requests())
 
 
-_FLOOR_LINES: Final[Mapping[str, Callable[[_Check, Trial], str]]] = {
-    "form of the floor": _Check.form,
-    "no waiting": _Check.no_waiting,
-    "floors in float64": _Check.float64,
-    "definition": _Check.defined,
-    "reach": _Check.reach,
-}
-_SAMPLER_LINES: Final[Mapping[str, Callable[[_Check, Subject, Trial], str]]] = {
+_FLOOR_LINES: Final = {"no waiting": _Check.no_waiting, "definition": _Check.defined}
+_SAMPLER_LINES: Final = {
     "filters from moments": _Check.sampled,
     "verify filters from moments": _Check.verified,
-    "distribution": _Check.distribution,
 }
 
 
@@ -270,27 +182,36 @@ def check_filter(
     :raises InvalidParameterError: the filter refuses a value, or there is no line of a name.
     :raises TokendrawError: no such filter can be used, or no sampler computes its moments on the device.
     """
-    start = time.perf_counter()
-    record, rule, (target, _) = _record(name), find_filter(name), find_device(device)
+    start, (target, _) = time.perf_counter(), find_device(device)
+    record = _record(name)
+    rule, is_shipped = filters.find_filter(name), record.distribution == "tokendraw"
     subjects = _samplers(rule, sampler, target, quick=quick, seed=seed)
-    values = _accepted(name, values)
-    is_shipped = record.distribution == "tokendraw"
-    rows = _rows(np.random.default_rng(seed), (33, 1025) if quick else (33, 1025, 5003), values)
-    definition = definition or (functools.partial(_shipped, name) if is_shipped else None)
-    check = _Check(rule, values, definition, target, rows)
-    looks = {each: functools.partial(look, check) for each, look in _FLOOR_LINES.items()} | {
-        f"{each}, {drawn}": functools.partial(look, check, subject)
-        for drawn, subject in subjects.items()
-        for each, look in _SAMPLER_LINES.items()
-    }
-    abouts, lines = line_names(subjects), list[Line]()
-    with nullcontext() if is_shipped else reference_floors.given_floor(name, check.floor_of):
-        for line in _select(looks, only):
-            has_form = all(
-                each.status is not Status.FAILED for each in lines if each.name == "form of the floor"
+    names, values = _select(line_names(subjects), only), _accepted(name, values)
+    lines, abouts = list[Line](), line_names(subjects)
+
+    def floor(value: float, moments: reference_floors.Moments) -> float:
+        return float(filters.combined_floor(*_arguments(rule, [(value, moments)], torch.float64, "cpu"))[0])
+
+    with nullcontext() if is_shipped else reference_floors.given_floor(name, floor):
+
+        @functools.cache
+        def made() -> _Check:
+            rng, sizes = np.random.default_rng(seed), (33, 1025) if quick else (33, 1025, 5003)
+            rows = _rows(
+                [each for size in sizes for each in cases.floor_designs(rng, size).items()], values, floor
             )
-            look = looks[line] if has_form else _without_form
-            lines.append(attempt(look, line, abouts[line], Trial(f"{name}/{line}", seed), target))
+            known = functools.partial(_shipped, name) if is_shipped else None
+            return _Check(rule, values, definition or known, target, rows)
+
+        def look(line: str, trial: Trial) -> str:
+            which, _, drawn = line.partition(", ")
+            if which in _FLOOR_LINES:
+                return _FLOOR_LINES[which](made(), trial)
+            return _SAMPLER_LINES[which](made(), subjects[drawn], trial)
+
+        for line in names:
+            trial = Trial(f"{name}/{line}", seed)
+            lines.append(attempt(functools.partial(look, line), line, abouts[line], trial, target))
             finished(lines[-1])
     return FilterReport(
         sampler=all_of(subjects),
@@ -312,12 +233,43 @@ def line_names(samplers: Iterable[str] = ()) -> dict[str, str]:
     return {name: (look.__doc__ or "").splitlines()[0] for name, look in looks.items()}
 
 
-def _given(fields: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    return fields
+def _arguments(
+    rule: filters.Filter,
+    rows: Sequence[tuple[float, reference_floors.Moments]],
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> tuple[list[str], torch.Tensor, filters.RowMoments]:
+    """Return the arguments of ``combined_floor`` for values, from moments in a dtype."""
+    columns = [
+        [getattr(moments, "number" if name == "count" else name) for _, moments in rows]
+        for name in rule.moments
+    ]
+    columns.append([value for value, _ in rows])
+    tensors = [torch.tensor(c, dtype=torch.float64).to(device, dtype) for c in columns]
+    return (
+        [rule.name],
+        tensors[-1].unsqueeze(1),
+        filters.RowMoments(**dict(zip(rule.moments, tensors, strict=False))),
+    )
 
 
-def _without_form(trial: Trial) -> str:
-    trial.skip("needs a floor of the right form, found none")
+def _rows(
+    designs: Iterable[tuple[str, Array]],
+    values: Sequence[float],
+    floor: Callable[[float, reference_floors.Moments], float],
+) -> list[_Row]:
+    rows = []
+    for design, y in designs:
+        finite = y[y > -np.inf]
+        moments = reference_floors.moments(*np.unique(-finite, return_counts=True))
+        rows += [_Row(design, finite, value, moments, floor(value, moments)) for value in values]
+    return rows
+
+
+def _shipped(name: str, y: Array, value: float) -> Array:
+    """Mark the tokens that the kit's floors of tokendraw's own filters keep."""
+    depths, counts = np.unique(-y, return_counts=True)
+    return np.asarray(-y <= reference_floors.floor_depth(depths, counts, {name: value}))
 
 
 def _select(lines: Iterable[str], only: Iterable[str]) -> list[str]:
@@ -329,35 +281,21 @@ def _select(lines: Iterable[str], only: Iterable[str]) -> list[str]:
     return [line for line in names if not wanted or {line, line.partition(", ")[0]} & wanted]
 
 
-def _rows(rng: np.random.Generator, sizes: Iterable[int], values: Sequence[float]) -> list[_Row]:
-    """Make a row of each design and size for each value."""
-    rows = []
-    for design, y in [pair for size in sizes for pair in floor_designs(rng, size).items()]:
-        finite = y[y > -np.inf]
-        moments = reference_floors.moments(*np.unique(-finite, return_counts=True))
-        rows += [_Row(design, finite, value, moments) for value in values]
-    return rows
-
-
-def _shipped(name: str, y: Array, value: float) -> Array:
-    """Mark the tokens that the kit's floors of tokendraw's own filters keep."""
-    depths, counts = np.unique(-y, return_counts=True)
-    return np.asarray(-y <= reference_floors.floor_depth(depths, counts, {name: value}))
-
-
-def _record(name: str) -> InstalledFilter:
+def _record(name: str) -> filters.InstalledFilter:
     """Find an installed filter by name; the error has the nearest name, or the reason."""
     try:
-        find_filter(name)
+        filters.find_filter(name)
     except InvalidParameterError as error:
-        words = str(error).replace(
-            "'filters' needs names of installed filters", "'filter' needs an installed filter"
-        )
-        raise TokendrawError(words.replace("'filters' names", "'filter' names")) from error
-    return next(each for each in installed_filters() if each.name == name and each.state is State.AVAILABLE)
+        words = str(error).replace("needs names of installed filters", "needs an installed filter")
+        raise TokendrawError(words.replace("'filters' n", "'filter' n")) from error
+    return next(
+        each for each in filters.installed_filters() if each.name == name and each.state is State.AVAILABLE
+    )
 
 
-def _samplers(rule: Filter, sampler: str | None, device: torch.device, **options: Any) -> dict[str, Subject]:
+def _samplers(
+    rule: filters.Filter, sampler: str | None, device: torch.device, **options: Any
+) -> dict[str, Subject]:
     """Find the samplers with the moments of a filter, native first.
 
     :raises TokendrawError: there is none, or not the named one.

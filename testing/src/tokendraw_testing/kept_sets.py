@@ -83,22 +83,18 @@ class KeptSets:
     @property
     def places(self) -> Verdict:
         """Judge the quarters in which tokens lie, which are equally likely."""
-        return (
-            fit(np.array(self.quarters, np.int64), np.full(4, 0.25), np.arange(4))
-            if self.quarters
-            else Verdict(1.0, "", 0)
-        )
+        found = np.array(self.quarters, np.int64)
+        return fit(found, np.full(4, 0.25), np.arange(4)) if len(found) else Verdict(1.0, "", 0)
 
     @property
     def fault(self) -> str | None:
         """Describe the first wrong row, or other tokens than near ties explain; None without any."""
-        if self.findings:
-            return self.findings[0]
-        if self.others > 2 + self.seeded // 1000:
-            return f"seeded rows need the tokens of calls with thresholds, found {self.others} others in {self.seeded}"
-        if (places := self.places).p_value < _LEAST_P:
-            return f"tokens need to be uniform over their kept sets, found p = {places.p_value:.1e}: {places.worst}"
-        return None
+        places, words = self.places, self.findings[0] if self.findings else None
+        if words is None and self.others > 2 + self.seeded // 1000:
+            words = f"seeded rows need the tokens of calls with thresholds, found {self.others} others in {self.seeded}"
+        if words is None and places.p_value < _LEAST_P:
+            words = f"tokens need to be uniform over their kept sets, found p = {places.p_value:.1e}: {places.worst}"
+        return words
 
     @property
     def passed(self) -> bool:
@@ -107,11 +103,8 @@ class KeptSets:
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts as JSON types."""
-        return {
-            **asdict(self),
-            "quarters": np.bincount(self.quarters, minlength=4).tolist(),
-            "places": self.places.p_value,
-        }
+        quarters = np.bincount(self.quarters, minlength=4).tolist()
+        return {**asdict(self), "quarters": quarters, "places": self.places.p_value}
 
 
 def lines(operation: str) -> tuple[Property, ...]:
@@ -126,7 +119,7 @@ def _check(view: Any, trial: Trial) -> str:
     """Kept sets, by mass, are those of float64 in rows of every flatness, with any p and behind other filters."""
     effort, seen = view.effort, Counter[str]()
     rows = _INTERPRETED_ROWS if effort.interpreted else _QUICK_ROWS if effort.quick else _FULL_ROWS
-    rows *= 1 if view.capabilities.threshold else 2
+    rows *= 1 if view.capabilities.threshold else 3
 
     def experiment(rng: Generator, count: int) -> Verdict:
         result = KeptSets()
@@ -355,37 +348,35 @@ class _Rows:
         self, logits: Tensor, found: _Found, low: Tensor, exact: Tensor, high: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the wrong rows, and the range of kept tokens: how many stand above it, and where it ends."""
-        value = _at(logits, found.token.clamp(min=0)).double()
-        bound = TOLERANCE + 2 * self.bound
-        if found.threshold is None:
-            has_token = (found.token >= 0) & (found.logprob is None)
-            wrong = has_token & ~(value >= _at(self.x, high - 1))
-            above = self._above(exact)
-            if found.log_kept_mass is not None:
-                mass, none = found.log_kept_mass.double(), torch.zeros_like(above)
-                least, most = self._share(none, low), self._share(none, high)
-                slack = bound - least * 2.0**-23
-                wrong |= (self.xtc == torch.inf) & ~((mass >= least - slack) & (mass <= most + slack))
-            return wrong, above, exact
-        x, threshold = self.x.neg(), found.threshold.double()
-        count = _search(x, -threshold, right=True).minimum(self.finite)
-        wrong = (count < low) | (count > high)
-        count = count.clamp(min=1)
-        above = torch.zeros_like(count)
-        is_kept = (value >= threshold) & (value > -torch.inf)
+        above, count = self._above(exact), exact
+        is_shown, wrong = found.threshold is not None, torch.zeros_like(exact, dtype=torch.bool)
+        dropped = torch.zeros_like(exact)  # from above, of what the mass is of
+        if found.threshold is not None:
+            count = _search(self.x.neg(), -found.threshold.double(), right=True).minimum(self.finite)
+            wrong = (count < low) | (count > high)
+            low = high = count = count.clamp(min=1)
+            above = dropped
         if found.ceiling is not None:
-            above = _search(x, -found.ceiling.double())
+            above = _search(self.x.neg(), -found.ceiling.double())
             least, most = self._above(count, 1 + _XTC_EDGE), self._above(count, 1 - _XTC_EDGE)
             wrong |= (above < least) | (above > most)
-            is_kept &= value <= found.ceiling
+            dropped = above
+        value = _at(logits, found.token.clamp(min=0)).double()
+        is_kept = (value >= _at(self.x, high - 1)) & (value > -torch.inf)
+        is_kept &= True if found.ceiling is None else value <= found.ceiling
         if found.logprob is None:
             wrong |= ~is_kept & (found.token >= 0)
-        else:
+        elif is_shown:
             wrong |= is_kept != (found.logprob > -torch.inf)
         if found.log_kept_mass is not None:
-            share = self._share(above, count)
-            slack = bound - share * 2.0**-23
-            wrong |= ~((found.log_kept_mass.double() - share).abs() <= slack)
+            mass, least, most = (
+                found.log_kept_mass.double(),
+                self._share(dropped, low),
+                self._share(dropped, high),
+            )
+            slack = TOLERANCE + 2 * self.bound - least * 2.0**-23
+            is_near = (mass >= least - slack) & (mass <= most + slack)
+            wrong |= ~is_near & (is_shown | (self.xtc == torch.inf))
         return wrong, above, count
 
     def quarters(self, logits: Tensor, token: Tensor, above: Tensor, count: Tensor) -> Tensor:

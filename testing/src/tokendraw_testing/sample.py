@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -19,72 +20,20 @@ from tokendraw.plugin import (
     LOGPROBS_MODES,
     PAD_TOKEN_ID,
     Capabilities,
-    FilterOrder,
     GumbelDtype,
     LogprobsMode,
 )
 from tokendraw.tools import all_of
-from tokendraw_testing import exact, kept_sets, reference
-from tokendraw_testing.cases import telling
-from tokendraw_testing.cases.corners import (
-    combined_requests,
-    flat_requests,
-    huge_rows,
-    ladder_requests,
-    rows_of_last_ids,
-    rows_of_special_values,
-    tie_requests,
-    unfiltered_requests,
-)
-from tokendraw_testing.cases.factors import (
-    ALL_BUT_ONE,
-    Case,
-    Kind,
-    Site,
-    is_allowed,
-    kinds,
-    random_case,
-    sites,
-    some_sites,
-)
-from tokendraw_testing.cases.requests import (
-    LAW,
-    CrossedRequest,
-    Fields,
-    combinations,
-    describe,
-    further_filters,
-    further_requests,
-    has_counter,
-    has_filter,
-    has_logprobs,
-    make_requests,
-    random_seeds,
-    requests_in_turn,
-    scalar_filters,
-    seed_torch,
-    stack_logits,
-)
-from tokendraw_testing.cases.rows import (
-    FLAT,
-    WIDE_SIZE,
-    CrossedRow,
-    covering_rows,
-    crossed_row,
-    factors,
-    row_of,
-    rows_of_designs,
-    share_among_dtypes,
-)
+from tokendraw_testing import cases, exact, kept_sets, reference
+from tokendraw_testing.cases import CrossedRequest, CrossedRow, RowCall, Site, telling
 from tokendraw_testing.judges.expectation import expect
-from tokendraw_testing.judges.rows import LogprobRows, judge, named_tokens, require_tokens
+from tokendraw_testing.judges.rows import LogprobRows, judge, named_tokens, require_tokens, scored_tokens
 from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
 from tokendraw_testing.kit.subject import require_refusal, require_unadvertised
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import gaussian
 from tokendraw_testing.statistics import sample as statistics
-from tokendraw_testing.statistics.draws import fit_experiment
-from tokendraw_testing.subjects import SampleSubject, crossed_orders, row_refusal
+from tokendraw_testing.subjects import SampleSubject, ScoreSubject, row_refusal
 
 properties = Properties("sample")
 Array = NDArray[Any]
@@ -97,40 +46,37 @@ _NEAR_TIE_SIZE: Final = 16
 # Shapes, limits and refusals.
 
 
-def _has_order(order: FilterOrder) -> Callable[[Capabilities], bool]:
-    return lambda c: order in c.filter_orders and has_filter("top_p")(c) and has_filter("top_k")(c)
-
-
-_FILTERS: Final = {"top_k": 2, "top_p": 0.5, "min_p": 0.5, "typical_p": 0.5}
-_LAST = SamplingParams(temperature=0.5, top_k=2, filter_order="temperature_last")
-_REFUSALS: Final[tuple[tuple[Callable[[Capabilities], bool], Refusal], ...]] = (
+_FILTERS: Final[Mapping[str, Any]] = {"top_k": 2, "top_p": 0.5, "min_p": 0.5, "typical_p": 0.5, "xtc": 1.0}
+_ORDERS: Final = {"top_k_first": "top_p", "joint": "top_p", "temperature_last": "temperature"}
+ROW_REFUSALS: Final = (
     *((offers("dtypes", name), Refusal({"dtype": name})) for name in INPUT_DTYPES),
-    *((has_filter(name), row_refusal(SamplingParams(**{name: value}))) for name, value in _FILTERS.items()),  # type: ignore[arg-type]
-    (has_filter("xtc"), row_refusal(SamplingParams(xtc_probability=0.5))),
-    (offers("row_moments", "std"), row_refusal(SamplingParams(filters={"top_n_sigma": 1.0}))),
     *(
-        (
-            _has_order(order),
-            row_refusal(SamplingParams(top_k=2, top_p=0.5, filter_order=order), filter_orders=(order,)),
-        )
-        for order in ("top_k_first", "joint")
+        (cases.has_filter(name), row_refusal(**{name.replace("xtc", "xtc_probability"): value}))
+        for name, value in _FILTERS.items()
     ),
-    (
-        offers("filter_orders", "temperature_last"),
-        row_refusal(_LAST, filter_orders=("temperature_last",)),
-    ),
-    (lambda c: c.greedy, row_refusal(SamplingParams(temperature=0.0))),
-    (has_counter, row_refusal(SamplingParams(seed=1))),
-    (offers("gumbel_dtypes", "fp64"), Refusal({"gumbel_dtype": "fp64"})),
-    (lambda c: c.valid_flag, Refusal({"valid_flag": True})),
+    (lambda c: c.greedy, row_refusal(temperature=0.0)),
     (lambda c: c.threshold, Refusal({"threshold": True})),
-    (lambda c: c.logprob_token_ids, row_refusal(SamplingParams(logprob_token_ids=(1,)))),
     *(
-        (offers("logprobs_modes", mode), row_refusal(SamplingParams(logprobs=1), logprobs_mode=mode))
+        (offers("logprobs_modes", mode), row_refusal({"logprobs_mode": mode}, logprobs=1))
         for mode in LOGPROBS_MODES
     ),
 )
 """Capabilities, each with a request that has to be refused without it."""
+_REFUSALS: Final = (
+    *ROW_REFUSALS,
+    *(
+        (
+            offers("filter_orders", n),
+            row_refusal({"filter_orders": (n,)}, top_k=2, filter_order=n, **{second: 0.5}),
+        )
+        for n, second in _ORDERS.items()
+    ),
+    (offers("row_moments", "std"), row_refusal(filters={"top_n_sigma": 1.0})),
+    (cases.has_counter, row_refusal(seed=1)),
+    (offers("gumbel_dtypes", "fp64"), Refusal({"gumbel_dtype": "fp64"})),
+    (lambda c: c.valid_flag, Refusal({"valid_flag": True})),
+    (lambda c: c.logprob_token_ids, row_refusal(logprob_token_ids=(1,))),
+)
 
 
 @properties.required("output")
@@ -150,7 +96,7 @@ def limits(subject: SampleSubject, trial: Trial) -> str:
     looks = []
     if k is not None:
         at_limit = min(k + 100, size or k + 100)
-        looks.append((SamplingParams(top_k=k), at_limit, row_refusal(SamplingParams(top_k=k + 1))))
+        looks.append((SamplingParams(top_k=k), at_limit, row_refusal(top_k=k + 1)))
     if size is not None:
         looks.append((SamplingParams(), size, Refusal({"vocab_size": size + 1})))
     for params, width, _ in looks:
@@ -158,119 +104,280 @@ def limits(subject: SampleSubject, trial: Trial) -> str:
         possible = expect(row, params, subject.capabilities.tie_rule).possible
         tokens = subject.tokens(torch.from_numpy(row).repeat(subject.effort.limit_rows, 1), params)
         misses = tokens[~possible[tokens]][:1]
-        trial.require(not len(misses), f"V = {width}, {describe(params)} needs a kept token, found {misses}")
+        trial.require(
+            not len(misses), f"V = {width}, {cases.describe(params)} needs a kept token, found {misses}"
+        )
     return "beyond them: " + " ".join(require_refusal(subject, refusal) for *_, refusal in looks)
 
 
-# Random rows with random requests.
-
-_NUMS_BEST: Final = (
-    (5, 0, 1, None),
-    (5, 21, 1),
-    (50, 0, 21, None),
-    (200, 5, 50),
-    (5, 0, 21, 1, None, 50, 5, 200, -1),
-)
-"""Numbers of best tokens that the rows of a call ask for; the largest says how the call finds them."""
-_NUMS_GIVEN: Final = (1, 0, 3, 70)
-"""Numbers of given ids; some more than a kernel may take at once."""
+# Lines of rows whose every column is judged.
 
 
-def _bounded(subject: SampleSubject) -> SampleSubject:
-    """Return the subject for calls that return thresholds, if it returns any; it may draw another way then."""
-    return subject.with_need(threshold=True) if subject.capabilities.threshold else subject
+class RowSet(NamedTuple):
+    """Rows and requests in one dtype and vocabulary, of which calls of several kinds are made."""
+
+    rows: Sequence[CrossedRow] = ()
+    requests: Sequence[CrossedRequest] = ()
+    """Requests with rows of their own."""
+    copies: int = 1
+    """Requests of each row in the large batch."""
+    dtype: GumbelDtype | None = None
+    """Precision of the noise; None: the usual one, and others for some calls."""
+    parts: int = 0
+    """Requests of each further small call; 0: there are none."""
+    alone: int = 0
+    """Rows with a call each; where there are several, calls of like rows are made, too."""
+
+
+Make = Callable[[Any, Generator], Iterator[RowSet | RowCall]]
+"""Makes sets of rows, or calls, for a subject."""
+
+
+def judge_all(subject: Any, trial: Trial, make: Make) -> str:
+    """Judge every row of the calls that are made for a subject, and say how many there were."""
+    rng, places, num_rows, num_named = trial.generator("calls"), set[Site](), 0, 0
+    cases.seed_torch(trial.generator("torch"))
+    for number, made in enumerate(make(subject, trial.generator("table"))):
+        for call in [made] if isinstance(made, RowCall) else _calls(subject, rng, number, made):
+            num_rows += len(call.requests)
+            places |= {request.row.site for request in call.requests}
+            num_named += judge(subject, trial, call)
+    named = f", {num_named} of them of known token" * (num_named > 0)
+    return f"{num_rows} rows in {len(places)} dtypes and vocabularies{named}"
+
+
+def _line(
+    name: str, advertised: Callable[[Any], bool] | None = None, *, is_long: bool = False, least: int = 1
+) -> Callable[[Make], Make]:
+    """Make a line of what a function makes, whose docstring states the demand.
+
+    :param least: the smallest vocabulary of its rows.
+    """
+
+    def register(make: Make) -> Make:
+        @functools.wraps(make)
+        def check(subject: SampleSubject, trial: Trial) -> str:
+            limit = subject.capabilities.max_vocab_size or least
+            if limit < least:
+                trial.skip(f"needs a vocabulary of {least}, found a limit of {limit}")
+            return judge_all(subject, trial, make)
+
+        properties.advertised(name, advertised, is_long=is_long)(check)
+        return make
+
+    return register
+
+
+def _calls(subject: SampleSubject, rng: Generator, number: int, made: RowSet) -> Iterator[RowCall]:
+    """Make calls of a set: large and in slots, with thresholds, with log-probabilities, of like rows, and alone."""
+    c, effort, row_kinds = subject.capabilities, subject.effort, cases.kinds(subject.capabilities)
+    rows, requests, copies, noise, parts, alone = made
+    large = _mixed([*cases.requests_in_turn(rows, row_kinds, copies, rng), *requests], rng)
+    few = _mixed([*cases.requests_in_turn(rows, row_kinds, 1, rng, number), *requests], rng)
+    if not few:
+        return
+    size, mode = few[0].row.site.size, (*c.logprobs_modes, None)[number % max(1, len(c.logprobs_modes))]
+    yield RowCall(
+        large, None, noise, order=None if effort.interpreted else rng.permutation(len(large)).tolist()
+    )
+    yield RowCall(few, None, noise, threshold=True)
+    if mode is not None and noise is None and not effort.skips(size, number):
+        yield RowCall([each.asking((0, 3, None)[i % 3]) for i, each in enumerate(few)], mode, noise)
+    for start in range(0, len(requests), parts) if parts else ():
+        yield RowCall(requests[start : start + parts], None, noise)
+    if alone > 1 and not effort.mixed and size <= cases.WIDE_SIZE:
+        # Kernels take short cuts on the host's knowledge of a batch.
+        for turn, group in enumerate(alike(few)):
+            yield RowCall(group, None, noise, threshold=turn % 3 == 0)
+    for turn, row in enumerate(rows[:alone][number % 2 :: 2] if effort.interpreted else rows[:alone]):
+        yield RowCall(cases.make_requests(row, [settled_kind(c)], rng), threshold=turn % 2 == 0)
+    for dtype in c.gumbel_dtypes if alone > 1 and cases.has_counter(c) else ():
+        if dtype != subject.gumbel_dtype:
+            yield RowCall(cases.requests_in_turn(rows, ["seeded"], 1, rng), dtype=dtype)
+
+
+def settled_kind(capabilities: Capabilities) -> cases.Kind:
+    """Return the kind of rows whose tokens are known, if there is one."""
+    return "seeded" if cases.has_counter(capabilities) else "unseeded"
+
+
+def alike(batch: Sequence[CrossedRequest]) -> list[list[CrossedRequest]]:
+    """Group requests by the filters that they have, and by their kinds."""
+    groups: dict[tuple[Any, ...], list[CrossedRequest]] = {}
+    for request in batch:
+        p = request.params
+        filters = p.top_k > 0, p.top_p < 1, p.min_p > 0, p.filter_order
+        for key in (filters, (p.seed is not None, p.temperature > 0)):
+            groups.setdefault(key, []).append(request)
+    return list(groups.values())
 
 
 def _mixed(batch: Sequence[CrossedRequest], rng: Generator) -> list[CrossedRequest]:
     return [batch[i] for i in rng.permutation(len(batch))]
 
 
-@properties.required("crossed requests", is_long=True)
-def crossed_requests(subject: SampleSubject, trial: Trial) -> str:
+@_line("crossed requests", is_long=True)
+def crossed_requests(subject: SampleSubject, rng: Generator) -> Iterator[RowSet]:
     """Each row, alone, among its like and in a large batch, draws a kept token, its argmax, or its seed's token."""
-    rng, effort = trial.generator("table"), subject.effort
-    rows = covering_rows(subject, rng, on_thresholds=True)
-    row_kinds, least = kinds(subject.capabilities), min(site.size for site in rows)
-    settled_kind: Kind = "seeded" if "seeded" in row_kinds else "unseeded"
-    num_rows = num_named = 0
-    seed_torch(rng)
-    for number, (site, site_rows) in enumerate(rows.items()):
+    effort = subject.effort
+    rows_by_site = cases.covering_rows(subject, rng, on_thresholds=True)
+    least = min(site.size for site in rows_by_site)
+    for site, rows in rows_by_site.items():
         # In the smallest vocabulary a batch has more than a thousand rows.
         most = effort.batch_of(site.size) * (4 if site.size == least and effort.fewer == 1 else 1)
-        batch = requests_in_turn(site_rows, row_kinds, -(-most // len(site_rows)), rng)
-        batch = _mixed(batch + unfiltered_requests(subject, site, rng), rng)
-        order = None if effort.interpreted else rng.permutation(len(batch)).tolist()
-        num_rows += len(batch)
-        num_named += judge(subject, trial, batch, order=order)
-        calls = [_mixed(requests_in_turn(site_rows, row_kinds, 1, rng, number), rng)]
-        calls += list(_like_batches(subject, site, site_rows, rng))
-        rows_alone = site_rows[number % 2 :: 2] if effort.interpreted else site_rows
-        calls += [make_requests(row, [settled_kind], rng) for row in rows_alone]
-        for turn, call in enumerate(calls):
-            num_rows += len(call)
-            num_named += judge(subject if turn % 2 else _bounded(subject), trial, call)
-        for dtype in subject.capabilities.gumbel_dtypes if settled_kind == "seeded" else ():
-            if dtype != subject.gumbel_dtype:
-                call = [request for row in site_rows for request in make_requests(row, ["seeded"], rng)]
-                num_named += judge(subject, trial, call, dtype=dtype)
-    for batch in combined_requests(subject, settled_kind, rng):
-        num_rows += len(batch)
-        num_named += judge(subject, trial, batch)
-    cases, where = sum(map(len, rows.values())), f"{len(rows)} dtypes and vocabularies"
-    return f"{num_rows} rows of {cases} cases in {where}, {num_named} of them of known token"
+        requests, copies = cases.unfiltered_requests(subject, site, rng), -(-most // len(rows))
+        yield RowSet(rows, requests, copies, alone=len(rows))
+    for batch in cases.combined_requests(subject, settled_kind(subject.capabilities), rng):
+        yield RowSet((), batch)
 
 
-def _like_batches(
-    subject: SampleSubject, site: Site, rows: Sequence[CrossedRow], rng: Generator
-) -> Iterator[list[CrossedRequest]]:
-    """Make batches of rows of one kind, and of the same filters: kernels take short cuts on the host's knowledge."""
-    row_kinds = kinds(subject.capabilities)
-    if subject.effort.mixed or site.size > WIDE_SIZE:
-        return
-    for kind in row_kinds[::2]:
-        yield [request for row in rows for request in make_requests(row, [kind], rng)]
-    groups: dict[tuple[Any, ...], list[CrossedRow]] = {}
-    for row in rows:
-        p = row.params
-        groups.setdefault((p.top_k > 0, p.top_p < 1, p.min_p > 0, p.filter_order), []).append(row)
-    for number, group in enumerate(groups.values()):
-        kind = row_kinds[number % min(2, len(row_kinds))]
-        yield [request for row in group for request in make_requests(row, [kind], rng)]
-    ties = tie_requests(subject, site, rng)
-    yield from [ties, ties[:1]] if ties else []
+@_line("last ids")
+def last_ids(subject: SampleSubject, rng: Generator) -> Iterator[RowSet]:
+    """The last ids are drawn, in every dtype, for vocabularies of every remainder by 4, 8, 16 and 1024."""
+    c, effort = subject.capabilities, subject.effort
+    sizes = [size for size in effort.remainders if size <= (c.max_vocab_size or size)]
+    for (number, size), (turn, dtype) in itertools.product(enumerate(sizes), enumerate(c.dtypes)):
+        is_left_out = effort.interpreted and (number + turn) % len(c.dtypes) == 2
+        if not (is_left_out or effort.skips(size, number + turn)):
+            rows, copies = cases.rows_of_last_ids(c, Site(dtype, size), rng), len(cases.kinds(c))
+            yield RowSet(rows, copies=copies, alone=0 if effort.mixed else 1)
 
 
-@properties.advertised("crossed logprobs", has_logprobs, is_long=True)
+@_line("far NaN and infinities", least=_SPECIAL_SIZE)
+def far_special_values(subject: SampleSubject, rng: Generator) -> Iterator[RowSet]:
+    """NaN, +inf and -inf anywhere in a row, and rows beside them, in every dtype and vocabulary, with the flag."""
+    c = subject.capabilities
+    for site in cases.sites(c, subject.effort):
+        if site.size >= _SPECIAL_SIZE:
+            rows = cases.share_among_dtypes(subject, site, cases.rows_of_special_values(c, site, rng))
+            yield RowSet(rows + cases.huge_rows(c, site), copies=subject.effort.copies(4, site.size))
+
+
+@_line("near ties", cases.has_counter, least=_NEAR_TIE_SIZE)
+def near_ties(subject: SampleSubject, rng: Generator) -> Iterator[RowSet]:
+    """Seeded rows draw the winner of scores that lie 0.0002 apart: nothing on the way to them is rounded."""
+    limit, order = subject.capabilities.max_top_k, subject.filter_order
+    for site in cases.sites(subject.capabilities, subject.effort):
+        fields: list[dict[str, Any]] = [{"temperature": t} for t in (0.7, 1.7, 0.003, 12.0, 1.0)]
+        fields += [{"temperature": 0.9, "min_p": 1e-7}] * subject.has("min_p")
+        if subject.has("top_k") and (limit or site.size) >= site.size - 1:
+            fields.append({"temperature": 1.3, "top_k": site.size - 1})
+        requests = [SamplingParams(**each, filter_order=order) for each in fields]
+        for dtype in subject.capabilities.gumbel_dtypes if site.size >= _NEAR_TIE_SIZE else ():
+            some = itertools.islice(itertools.cycle(requests), subject.effort.rows(8))
+            made = [telling.make_near_tie(site, params, rng, dtype) for params in some]
+            yield RowSet((), [request for request in made if request is not None], dtype=dtype)
+
+
+_EDGE_SEEDS: Final = (0, 1, -1, -(2**63), 2**63 - 1, 2**63, 2**64 - 1, 2**32 - 1, 2**32, -(2**32))
+_EDGE_POSITIONS: Final = (0, 1, 2**32 - 1, 2**32, 2**40 + 3, 2**63 - 1)
+
+
+@_line("seeds at the edges", cases.has_counter)
+def seeds_at_the_edges(subject: SampleSubject, rng: Generator) -> Iterator[RowSet]:
+    """Seeds are taken modulo 2**64, from -2**63 to 2**64 - 1, and positions reach beyond 32 bits."""
+    c = subject.capabilities
+    logits = gaussian(rng, min(1500, c.max_vocab_size or 1500))
+    requests = [p for p in cases.combinations(c, len(logits)) if p.temperature > 0 and p.top_k != 1]
+    for turn, position in enumerate(_EDGE_POSITIONS):
+        site = Site(c.dtypes[turn % len(c.dtypes)], len(logits))
+        params = requests[turn * 7 % len(requests)] if turn % 2 else SamplingParams()
+        row = cases.row_of(c, site, "a row at the edges", logits, params)
+        yield RowSet((), [CrossedRequest(row, replace(params, seed=s), position) for s in _EDGE_SEEDS])
+
+
+@properties.advertised("noise precision", lambda c: cases.has_counter(c) or len(c.gumbel_dtypes) > 1)
+def noise_precision(subject: SampleSubject, trial: Trial) -> str:
+    """Seeded rows with different tokens in 53-bit and 32-bit noise draw by the advertised precision."""
+    dtypes, limit = subject.noise_dtypes, subject.capabilities.max_vocab_size or telling.VOCAB_SIZE
+    if not cases.has_counter(subject.capabilities):
+        details = statistics.judge_rows(subject.with_need(gumbel_dtype=dtypes[-1]), trial)
+        return (
+            f"{dtypes[-1]}, distribution of {details}; without seeds nothing tells float64 noise from float32"
+        )
+    if limit < telling.VOCAB_SIZE:
+        trial.skip(f"needs a vocabulary of {telling.VOCAB_SIZE}, found a limit of {limit}")
+    words = judge_all(subject, trial, _telling_rows)
+    return f"{words} that tell {all_of(dtypes)} noise"
+
+
+def _telling_rows(subject: SampleSubject, rng: Generator) -> Iterator[RowSet]:
+    """Make rows of which the precision tells the token, alone, among few and among all, and lucky rows."""
+    c, size = subject.capabilities, telling.VOCAB_SIZE
+    wide = [site for site in cases.sites(c, subject.effort) if site.size > size]
+    for dtype, site in itertools.product(subject.noise_dtypes, [Site(c.dtypes[0], size), *wide]):
+        batch = telling.telling_requests(subject, site, (reference.TOKEN, reference.TILE))
+        parts = 1 if site.size == size else 5 * (site.size < cases.WIDE_SIZE and subject.effort.fewer == 1)
+        yield RowSet((), batch, dtype=dtype, parts=parts)
+
+
+@properties.advertised("further filters", lambda c: bool(cases.further_filters(c)), is_long=True)
+def further(subject: SampleSubject, trial: Trial) -> str:
+    """Rows keep and draw what typical-p, XTC, floors from moments and the temperature last leave, beside others."""
+    statistics.judge_xtc(subject, trial)
+    return f"{all_of(cases.further_filters(subject.capabilities))}: {judge_further(subject, trial)}"
+
+
+def judge_further(subject: SampleSubject, trial: Trial, own: Sequence[cases.Fields] = ()) -> str:
+    """Judge rows of each dtype and vocabulary with each further filter, with and without thresholds and logprobs.
+
+    :param own: fields of requests in place of the further filters that are advertised.
+    """
+
+    def make(subject: SampleSubject, rng: Generator) -> Iterator[RowSet]:
+        for number, site in enumerate(cases.some_sites(subject.capabilities, subject.effort)):
+            if not (number and subject.effort.skips(site.size, number)):
+                yield RowSet((), list(cases.further_requests(subject, site, rng, own)))
+
+    return judge_all(subject, trial, make)
+
+
+_NUMS_BEST: Final = (
+    (5, 0, 1, None),
+    (5, 21, 1),
+    (50, 0, 21, None),
+    (200, 5, 50),
+    (5, 0, 21, 1, None, 50, 200, -1),
+)
+"""Numbers of best tokens that the rows of a call ask for; the largest says how the call finds them."""
+_NUMS_GIVEN: Final = (1, 0, 3, 70)
+"""Numbers of given ids; some more than a kernel may take at once."""
+
+
+@properties.advertised("crossed logprobs", cases.has_logprobs, is_long=True)
 def crossed_logprobs(subject: SampleSubject, trial: Trial) -> str:
     """Values, N best, given ids, ranks, log_kept_mass, thresholds and tokens hold in every mode, over all pairs."""
-    rng, capabilities = trial.generator("table"), subject.capabilities
-    rows = covering_rows(subject, rng)
-    row_kinds, modes, dtypes = kinds(capabilities), capabilities.logprobs_modes, capabilities.gumbel_dtypes
-    num_rows = 0
-    seed_torch(rng)
-    for number, (site, site_rows) in enumerate(rows.items()):
+    if subject.capabilities.logprob_token_ids:
+        _require_given_padding(subject, trial)
+    return judge_all(subject, trial, logprob_calls)
+
+
+def logprob_calls(subject: SampleSubject | ScoreSubject, rng: Generator) -> Iterator[RowCall]:
+    """Make calls in every mode over a covering table, some with given ids; scores have further filters, too."""
+    c, effort, is_score = subject.capabilities, subject.effort, subject.operation == "score"
+    row_kinds = scored_kinds(c) if is_score else cases.kinds(c)
+    modes, dtypes = c.logprobs_modes, ("fp32",) if is_score else c.gumbel_dtypes or ("fp32",)
+    for number, (site, rows) in enumerate(cases.covering_rows(subject, rng, on_thresholds=is_score).items()):
         for turn, mode in enumerate(modes):
-            if subject.effort.skips(site.size, number + turn):
+            is_first = turn == number % len(modes)
+            if effort.skips(site.size, number + turn) or (is_score and effort.mixed and not is_first):
                 continue
             nums_best = _NUMS_BEST[(number + 2 * turn) % len(_NUMS_BEST)]
-            copies = subject.effort.copies(10, site.size) if turn == number % len(modes) else 1
-            batch = [
-                request.asking(nums_best[i % len(nums_best)])
-                for i, request in enumerate(requests_in_turn(site_rows, row_kinds, copies, rng, turn))
-            ]
-            batch += [request.asking(0) for request in flat_requests(subject, site, rng)]
-            ladder = [] if turn and subject.effort.mixed else ladder_requests(subject, site, rng)
-            batch += [request.asking(most) for most in nums_best if most != -1 for request in ladder]
+            copies = effort.copies(10, site.size) if is_first and not is_score else 1
+            batch = cases.requests_in_turn(rows, row_kinds, copies, rng, turn)
+            if is_score and is_first and site.size <= cases.WIDE_SIZE and cases.further_filters(c):
+                batch += cases.further_requests(subject, site, rng)
+            batch = [request.asking(nums_best[i % len(nums_best)]) for i, request in enumerate(batch)]
             dtype = dtypes[(number + turn) % len(dtypes)]
-            judge(subject, trial, batch, mode, dtype)
-            judge(subject, trial, [request.asking(nums_best[0]) for request in ladder], mode, dtype)
-            if capabilities.logprob_token_ids and not subject.effort.skips(site.size, number + turn + 1):
-                given = [_giving(request, i, rng) for i, request in enumerate(batch[: len(site_rows)])]
-                judge(_bounded(subject) if turn % 2 else subject, trial, given, mode, dtype)
-            num_rows += len(batch) + len(ladder)
-    if capabilities.logprob_token_ids:
-        _require_given_padding(subject, trial)
-    return f"{num_rows} rows in {len(modes)} modes over {len(rows)} dtypes and vocabularies"
+            yield RowCall(batch, mode, dtype, threshold=turn % 2 == number % 2)
+            if not is_score and c.logprob_token_ids and not effort.skips(site.size, number + turn + 1):
+                given = [_giving(request, i, rng) for i, request in enumerate(batch[: len(rows)])]
+                yield RowCall(given, mode, dtype, threshold=turn % 2 > 0)
+
+
+def scored_kinds(capabilities: Capabilities) -> list[cases.Kind]:
+    """List the kinds of rows that differ for a score: only XTC looks at seeds."""
+    return [kind for kind in cases.kinds(capabilities) if kind in ("unseeded", "greedy")]
 
 
 def _giving(request: CrossedRequest, number: int, rng: Generator) -> CrossedRequest:
@@ -285,452 +392,230 @@ def _require_given_padding(subject: SampleSubject, trial: Trial) -> None:
     """Require ids of ready tensors outside of the vocabulary to be padding, of any integer dtype and stride."""
     size, pad = min(50, subject.capabilities.max_vocab_size or 50), PAD_TOKEN_ID
     inside = [[min(3, size - 1), size, -1], [-2, size - 1, 2**31 - 1]]
+    logits = torch.arange(2.0 * size).view(2, size).to(subject.device)
     for dtype in (torch.int64, torch.int32):
-        wide = torch.tensor(inside, dtype=dtype).repeat_interleave(2, 1)
-        wide[:, 1::2] = 0
-        ids = wide.to(subject.device)[:, ::2]
+        ids = torch.tensor(inside, dtype=dtype, device=subject.device).repeat_interleave(2, 1)[:, ::2]
         metadata = SamplingMetadata(logprob_token_ids=ids, facts=BatchFacts(max_logprobs=0))
-        logits = torch.arange(2.0 * size).view(2, size).to(subject.device)
         drawn = subject.call(logits, metadata, mode=subject.capabilities.logprobs_modes[0])
         assert drawn.logprobs is not None
         rows = LogprobRows(drawn.logprobs, drawn.log_kept_mass)
-        found, values = rows.given_ids, rows.given_values
+        needed = [[inside[0][0], pad, pad], [pad, size - 1, pad]]
+        is_padding = (rows.given_values[rows.given_ids == pad] < -1e30).all()
         trial.require(
-            found.tolist() == [[inside[0][0], pad, pad], [pad, size - 1, pad]]
-            and (values[found == pad] < -1e30).all(),
-            f"ids outside of [0, {size}) need to be padding, found {found.tolist()} of {values.tolist()}",
+            rows.given_ids.tolist() == needed and is_padding,
+            f"ids outside of [0, {size}) need to be padding, found {rows.given_ids.tolist()}",
         )
 
 
-@properties.advertised("further filters", lambda c: bool(further_filters(c)), is_long=True)
-def further(subject: SampleSubject, trial: Trial) -> str:
-    """Rows keep and draw what typical-p, XTC, floors from moments and the temperature last leave, beside others."""
-    words = judge_further(subject, trial)
-    limit = subject.capabilities.max_vocab_size or len(LAW)
-    if ("xtc", "per_row") in subject.capabilities.filters and limit >= len(LAW):
-        share = 0.4
-        kept = np.where(np.arange(len(LAW)) >= 2, LAW, 0.0)
-        logits = torch.from_numpy(np.log(LAW)).to(subject.dtypes[0])
-        params = SamplingParams(xtc_probability=share, filter_order=subject.filter_order)
-        experiment = fit_experiment(subject, logits, params, (1 - share) * LAW + share * kept / kept.sum())
-        trial.judge("rows with XTC without seeds", experiment, subject.effort.draws_of(20_000))
-    return f"{all_of(further_filters(subject.capabilities))}: {words}"
-
-
-def judge_further(subject: SampleSubject, trial: Trial, own: Sequence[Fields] = ()) -> str:
-    """Judge rows of each dtype and vocabulary with each further filter, with and without thresholds and logprobs.
-
-    :param own: fields of requests in place of the further filters that are advertised.
-    """
-    rng, modes, num_rows = trial.generator("rows"), subject.capabilities.logprobs_modes, 0
-    seed_torch(rng)
-    for number, site in enumerate(some_sites(subject.capabilities, subject.effort)):
-        if number and subject.effort.skips(site.size, number):
-            continue
-        batch = list(further_requests(subject, site, rng, own))
-        num_rows += len(batch)
-        judge(subject, trial, batch)
-        if subject.capabilities.threshold:
-            judge(_bounded(subject), trial, batch)
-        if modes:
-            step = 3 if subject.effort.interpreted else 1
-            shown = [each.asking((0, 3, None)[i % 3]) for i, each in enumerate(batch[number % step :: step])]
-            judge(subject, trial, shown, modes[number % len(modes)])
-    return f"{num_rows} rows"
+# Random cases.
 
 
 def fuzz(subject: SampleSubject, rng: Generator, trial: Trial) -> str:
     """Make a call of several requests in a random dtype and vocabulary, and judge every row by the reference."""
-    capabilities, domains = subject.capabilities, factors(subject)
-    seed_torch(rng)
-    largest = min(max(subject.effort.crossed_sizes), capabilities.max_vocab_size or 1 << 30)
-    site = Site(_pick(capabilities.dtypes, rng), int(np.exp(rng.uniform(0.0, np.log(largest + 1)))))
-    domains |= {"design": (*domains["design"], FLAT), "site": [site]}
-    rows, row_kinds = [], kinds(capabilities)
-    for _ in range(int(rng.integers(1, 6))):
-        case = random_case(domains, rng, is_allowed)
-        for name, value in _random_values(case, capabilities.max_top_k, rng).items():
-            if rng.random() < 0.5 and is_allowed({**case, name: value}):
-                case[name] = value
-        rows.append(crossed_row(case, rng, capabilities.tie_rule))
-    most = max(len(rows), min(subject.effort.crossed_batch, (1 << 21) // site.size))
-    copies = max(1, int(most ** rng.random()) // len(rows))
-    batch = [
-        request
-        for row in rows
-        for request in make_requests(row, [_pick(row_kinds, rng) for _ in range(copies)], rng)
+    c, effort = subject.capabilities, subject.effort
+    cases.seed_torch(rng)
+    largest = min(max(effort.crossed_sizes), c.max_vocab_size or 1 << 30)
+    site = Site(str(rng.choice(c.dtypes)), int(_log_uniform(rng, 1.0, largest + 1)))
+    random = [
+        cases.random_case(_random_factors(subject, site, rng), rng, cases.is_allowed)
+        for _ in range(rng.integers(1, 6))
     ]
-    batch, dtype = _mixed(batch, rng), _pick(capabilities.gumbel_dtypes or ("fp32",), rng)
-    words, modes = (
-        f"{len(batch)} rows of {len(rows)} requests, {site}, {dtype} noise",
-        capabilities.logprobs_modes,
+    rows = [cases.crossed_row(case, rng, c.tie_rule) for case in random]
+    copies = max(
+        1, int(max(1, min(effort.crossed_batch, (1 << 21) // site.size)) ** rng.random()) // len(rows)
     )
-    mode = _pick(modes, rng) if modes and rng.random() < 0.5 else None
+    batch = _mixed(cases.requests_in_turn(rows, cases.kinds(c), copies, rng, int(rng.integers(4))), rng)
+    mode = str(rng.choice(c.logprobs_modes)) if c.logprobs_modes and rng.random() < 0.5 else None
     if mode is not None:  # and now and then all tokens of a small vocabulary
-        nums = [int(np.exp(rng.uniform(0.0, 6.0))) - 1 for _ in batch]
-        nums = [-1 if rng.random() < 0.1 and site.size < WIDE_SIZE else num for num in nums]
-        batch = [each if rng.random() < 0.2 else each.asking(n) for each, n in zip(batch, nums, strict=True)]
-    judge(subject, trial, batch, mode, dtype)
-    return f"{words}, {mode}" if mode else words
+        nums = [
+            None,
+            -1 if site.size < cases.WIDE_SIZE else 0,
+            *(int(_log_uniform(rng, 1, 400)) - 1 for _ in range(6)),
+        ]
+        batch = [request.asking(nums[int(rng.integers(len(nums)))]) for request in batch]
+    dtype = str(rng.choice(c.gumbel_dtypes or ("fp32",)))
+    judge(subject, trial, RowCall(batch, mode, dtype, threshold=rng.random() < 0.3))  # type: ignore[arg-type]
+    return f"{len(batch)} rows of {len(rows)} requests, {site}, {dtype} noise" + f", {mode}" * bool(mode)
 
 
-def _random_values(case: Case, max_top_k: int | None, rng: Generator) -> Case:
-    """Return values off the table."""
-    size = case["site"].size
-    changes: Case = {"temperature": float(np.exp(rng.uniform(np.log(1e-4), np.log(200.0))))}
-    if case["top_k"] not in (0, ALL_BUT_ONE):
-        changes["top_k"] = int(np.exp(rng.uniform(0.0, np.log(min(size, max_top_k or size)))))
-    if case["top_p"] < 1:
-        near_1 = float(1 - np.exp(rng.uniform(np.log(1e-4), np.log(0.99))))
-        changes["top_p"] = near_1 if rng.random() < 0.5 else float(np.exp(rng.uniform(np.log(1e-5), 0.0)))
-    if case["min_p"] > 0:
-        changes["min_p"] = float(np.exp(rng.uniform(np.log(1e-5), 0.0)))
-    return changes
+def _random_factors(subject: SampleSubject, site: Site, rng: Generator) -> cases.Factors:
+    """Return the cases.row_factors of rows in a vocabulary, with values off the table beside those of each filter."""
+    domains, most_k = cases.row_factors(subject), min(site.size, subject.capabilities.max_top_k or site.size)
+    more: dict[str, list[Any]] = {
+        "temperature": [_log_uniform(rng, 1e-4, 200.0)],
+        "top_k": [int(_log_uniform(rng, 1.0, most_k))],
+        "top_p": [1 - _log_uniform(rng, 1e-4, 0.99), _log_uniform(rng, 1e-5, 1.0)],
+        "min_p": [_log_uniform(rng, 1e-5, 1.0)],
+    }
+    values = {name: [*domains[name], *each * 4] for name, each in more.items() if len(domains[name]) > 1}
+    return {**domains, **values, "design": (*domains["design"], cases.FLAT), "site": [site]}
 
 
-def _pick(values: Any, rng: Generator) -> Any:
-    return values[int(rng.integers(len(values)))]
-
-
-# Corners.
-
-
-@properties.required("last ids")
-def last_ids(subject: SampleSubject, trial: Trial) -> str:
-    """The last ids are drawn, in every dtype, for vocabularies of every remainder by 4, 8, 16 and 1024."""
-    row_kinds, limit, dtypes = (
-        kinds(subject.capabilities),
-        subject.capabilities.max_vocab_size,
-        subject.capabilities.dtypes,
-    )
-    sizes = [size for size in subject.effort.remainders if size <= (limit or size)]
-    rng = trial.generator("rows")
-    seed_torch(rng)
-    for (number, size), (turn, dtype) in itertools.product(enumerate(sizes), enumerate(dtypes)):
-        is_left_out = subject.effort.interpreted and (number + turn) % len(dtypes) == 2
-        if is_left_out or subject.effort.skips(size, number + turn):
-            continue
-        rows = list(rows_of_last_ids(subject, Site(dtype, size), rng))
-        judge(subject, trial, [request for row in rows for request in make_requests(row, row_kinds, rng)])
-        for request in [] if subject.effort.mixed else make_requests(rows[0], row_kinds, rng):
-            judge(subject, trial, [request])
-    return f"{len(sizes)} vocabularies from {min(sizes)} to {max(sizes)} in {len(dtypes)} dtypes"
-
-
-@properties.required("far NaN and infinities")
-def far_special_values(subject: SampleSubject, trial: Trial) -> str:
-    """NaN, +inf and -inf anywhere in a row, and rows beside them, in every dtype and vocabulary, with the flag."""
-    row_kinds, num_rows = kinds(subject.capabilities), 0
-    all_sites = sites(subject.capabilities, subject.effort)
-    special_sites = [site for site in all_sites if site.size >= _SPECIAL_SIZE]
-    if not special_sites:
-        trial.skip(_narrow_reason(subject, _SPECIAL_SIZE))
-    for site in special_sites:
-        rng = trial.generator(str(site))
-        seed_torch(rng)
-        rows = share_among_dtypes(subject, site, rows_of_special_values(subject, site, rng))
-        copies = subject.effort.copies(4, site.size)
-        batch = requests_in_turn(rows + huge_rows(subject, site), row_kinds, copies, rng)
-        for row in rows if "seeded" in row_kinds else ():
-            batch += make_requests(row, ["seeded"], rng) if "+inf" in row.design else []
-        for _ in range(min(2, copies)):  # in another order, so that what is left of a call meets other rows
-            judge(subject, trial, _mixed(batch, rng))
-            num_rows += len(batch)
-        if subject.capabilities.threshold:
-            judge(_bounded(subject), trial, batch[:: copies if copies > 1 else 3])
-        is_shown = site.size <= 2000 and subject.effort.fewer == 1
-        for mode in subject.capabilities.logprobs_modes if is_shown else ():
-            shown = [request.asking(3) for request in batch[: len(rows) * copies : copies]]
-            judge(subject, trial, shown, mode)
-    return f"{num_rows} rows in {len(special_sites)} dtypes and vocabularies"
-
-
-@properties.advertised("near ties", has_counter)
-def near_ties(subject: SampleSubject, trial: Trial) -> str:
-    """Seeded rows draw the winner of scores that lie 0.0002 apart: nothing on the way to them is rounded."""
-    limit, num_rows = subject.capabilities.max_top_k, 0
-    for site in sites(subject.capabilities, subject.effort):
-        if site.size < _NEAR_TIE_SIZE:
-            continue
-        rng = trial.generator(str(site))
-        params_list = [SamplingParams(temperature=t) for t in (0.7, 1.7, 0.003, 12.0, 1.0)]
-        params_list += [SamplingParams(temperature=0.9, min_p=1e-7)] * subject.has("min_p")
-        if subject.has("top_k") and (limit or site.size) >= site.size - 1:
-            params_list.append(SamplingParams(temperature=1.3, top_k=site.size - 1))
-        params_list = [replace(params, filter_order=subject.filter_order) for params in params_list]
-        params_by_row = [params_list[i % len(params_list)] for i in range(subject.effort.rows(8))]
-        for dtype in subject.capabilities.gumbel_dtypes:
-            made = [telling.make_near_tie(site, params, rng, dtype) for params in params_by_row]
-            if batch := [request for request in made if request is not None]:
-                judge(subject, trial, batch, dtype=dtype)
-            num_rows += len(batch)
-    if not num_rows:
-        trial.skip(_narrow_reason(subject, _NEAR_TIE_SIZE))
-    return f"{num_rows} seeded rows"
-
-
-def _narrow_reason(subject: SampleSubject, least: int) -> str:
-    return f"needs a vocabulary of {least}, found a limit of {subject.capabilities.max_vocab_size}"
-
-
-_EDGE_SEEDS: Final = (0, 1, -1, -(2**63), 2**63 - 1, 2**63, 2**64 - 1, 2**32 - 1, 2**32, -(2**32))
-_EDGE_POSITIONS: Final = (0, 1, 2**32 - 1, 2**32, 2**40 + 3, 2**63 - 1)
-
-
-@properties.advertised("seeds at the edges", has_counter)
-def seeds_at_the_edges(subject: SampleSubject, trial: Trial) -> str:
-    """Seeds are taken modulo 2**64, from -2**63 to 2**64 - 1, and positions reach beyond 32 bits."""
-    capabilities, size = subject.capabilities, 1500
-    logits = gaussian(trial.generator("row"), min(size, capabilities.max_vocab_size or size))
-    requests = [p for p in combinations(capabilities, len(logits)) if p.temperature > 0 and p.top_k != 1]
-    for turn, position in enumerate(_EDGE_POSITIONS):
-        site = Site(capabilities.dtypes[turn % len(capabilities.dtypes)], len(logits))
-        params = requests[turn * 7 % len(requests)] if turn % 2 else SamplingParams()
-        row = row_of(capabilities, site, "a row at the edges", logits, params)
-        judge(
-            subject,
-            trial,
-            [CrossedRequest(row, replace(params, seed=seed), position) for seed in _EDGE_SEEDS],
-        )
-    return f"{len(_EDGE_SEEDS)} seeds, {len(_EDGE_POSITIONS)} positions"
-
-
-@properties.advertised("noise precision", lambda c: has_counter(c) or len(c.gumbel_dtypes) > 1)
-def noise_precision(subject: SampleSubject, trial: Trial) -> str:
-    """Seeded rows with different tokens in 53-bit and 32-bit noise draw by the advertised precision."""
-    dtypes = subject.noise_dtypes
-    if not has_counter(subject.capabilities):
-        details = statistics.judge_rows(subject.with_need(gumbel_dtype=dtypes[-1]), trial)
-        return (
-            f"{dtypes[-1]}, distribution of {details}; without seeds nothing tells float64 noise from float32"
-        )
-    num_rows = sum(_require_precision(subject, trial, dtype) for dtype in dtypes)
-    if not num_rows:
-        limit = subject.capabilities.max_vocab_size
-        trial.skip(f"needs a vocabulary of {telling.VOCAB_SIZE}, found a limit of {limit}")
-    return f"{num_rows} rows that tell {all_of(dtypes)} noise"
-
-
-def _require_precision(subject: SampleSubject, trial: Trial, dtype: GumbelDtype) -> int:
-    """Require the tokens of this noise precision, and of lucky rows, impossible with less precision.
-
-    Each row is alone in a call of the first dtype; of every dtype and vocabulary that holds them it is among few and
-    among all of them.
-
-    :returns: how many there were.
-    """
-    size, capabilities = telling.VOCAB_SIZE, subject.capabilities
-    exact_sites = [Site(capabilities.dtypes[0], size)] * ((capabilities.max_vocab_size or size) >= size)
-    wide_sites = [site for site in sites(capabilities, subject.effort) if site.size > size]
-    num_rows = 0
-    for site in (*exact_sites, *wide_sites):
-        batch = telling.telling_requests(subject, site, (reference.TOKEN, reference.TILE))
-        calls = [[request] for request in batch] if site in exact_sites else [batch]
-        if site.size < WIDE_SIZE and subject.effort.fewer == 1:
-            calls += [batch[i : i + 5] for i in range(0, len(batch), 5)]
-        for call in calls:
-            judge(subject, trial, call, dtype=dtype)
-        num_rows += len(batch)
-    return num_rows
+def _log_uniform(rng: Generator, least: float, most: float) -> float:
+    return float(np.exp(rng.uniform(np.log(least), np.log(most))))
 
 
 # Parameters as ready tensors.
 
 _NAN: Final = float("nan")
-_CLAMPED_VALUES: Final = (
-    ("temperature", _NAN, 0.0),
-    ("temperature", -0.7, 0.0),
-    ("temperature", float("inf"), sys.float_info.max),
-    ("top_k", -2, 0),
-    ("top_k", -7, 0),
-    ("top_k", 2**31 - 1, 0),
-    ("top_k", 3, 3),
-    ("top_p", 0.0, 1e-6),
-    ("top_p", -0.3, 1e-6),
-    ("top_p", _NAN, 1.0),
-    ("top_p", 1.5, 1.0),
-    ("top_p", 0.3, 0.3),
-    ("min_p", -0.3, 0.0),
-    ("min_p", _NAN, 0.0),
-    ("min_p", 0.3, 0.3),
-    ("temperature", 1.7, 1.7),
-)
-"""A parameter, its value in the tensor, and the value of an equivalent request."""
-_Columns = dict[str, torch.Tensor]
+_CLAMPED_VALUES: Final[Mapping[str, Mapping[float, float]]] = {
+    "temperature": {_NAN: 0.0, -0.7: 0.0, float("inf"): sys.float_info.max, 1.7: 1.7},
+    "top_k": {-2: 0, -7: 0, 2**31 - 1: 0, 3: 3},
+    "top_p": {0.0: 1e-6, -0.3: 1e-6, _NAN: 1.0, 1.5: 1.0, 0.3: 0.3},
+    "min_p": {-0.3: 0.0, _NAN: 0.0, 0.3: 0.3},
+}
+"""Parameters, their values in a tensor, and the value of an equivalent request for each."""
 
 
 @properties.required("ready tensors")
 def ready_tensors(subject: SampleSubject, trial: Trial) -> str:
     """Tensors made elsewhere are clamped, read by their integer type, and anew in each call."""
-    rng, capabilities = trial.generator("rows"), subject.capabilities
-    seed_torch(rng)
-    cases = [case for case in _CLAMPED_VALUES if _is_served(subject, case[0], case[2])]
-    orders, num_rows = crossed_orders(capabilities), 0
-    facts = BatchFacts(
-        any_greedy=capabilities.greedy,
-        any_seeded=has_counter(capabilities),
-        all_seeded=has_counter(capabilities),
-        any_top_p=subject.has("top_p"),
-        any_min_p=subject.has("min_p"),
-        max_top_k=None if _is_served(subject, "top_k", 1) else 0,
-        any_joint=orders == ("joint",),
-        any_top_k_first=orders != ("joint",),
-    )
-    for dtype in capabilities.dtypes[:: subject.effort.fewer]:
-        site = Site(dtype, min(1030, capabilities.max_vocab_size or 1030))
-        steps = [_ready_requests(subject, cases, site, rng) for _ in range(2)]
+    rng, c, num_rows = trial.generator("rows"), subject.capabilities, 0
+    cases.seed_torch(rng)
+    served = {"temperature", *(name for name, how in c.filters if how == "per_row")}
+    served -= {"top_k"} if c.max_top_k is not None else set()
+    values = [
+        (name, value, meant)
+        for name, pairs in _CLAMPED_VALUES.items()
+        for value, meant in pairs.items()
+        if name in served and (meant > 0 or name != "temperature" or c.greedy)
+    ]
+    for dtype in c.dtypes[:: subject.effort.fewer]:
+        steps = [_ready_rows(subject, values, dtype, rng) for _ in range(2)]
         tensors: dict[str, Any] = {name: column.to(subject.device) for name, column in steps[0][1].items()}
+        facts = replace(steps[0][2], max_top_k=None if "top_k" in served else 0)
         metadata = SamplingMetadata(**tensors, facts=facts)
-        for batch, columns in steps:
+        for batch, columns, _ in steps:
             for name, column in columns.items():
                 tensors[name].copy_(column)
-            drawn = subject.call(stack_logits(batch, subject.device), metadata)
+            drawn = subject.call(cases.stack_logits(batch, subject.device), metadata)
             require_tokens(trial, batch, drawn.token_ids.tolist(), subject.gumbel_dtype)
             num_rows += len(batch)
-    return f"{num_rows} rows of {len(cases)} values, changed in place"
+    return f"{num_rows} rows of {len(values)} values, changed in place"
 
 
-def _is_served(subject: SampleSubject, name: str, value: float) -> bool:
-    """Whether a row may have this value for a parameter."""
-    if name == "temperature":
-        return value > 0 or subject.capabilities.greedy
-    if name == "top_k" and subject.capabilities.max_top_k is not None:
-        return False
-    return subject.has(name) and name not in scalar_filters(subject.capabilities)  # type: ignore[arg-type]
-
-
-def _ready_requests(
-    subject: SampleSubject, cases: Sequence[tuple[str, float, float]], site: Site, rng: Generator
-) -> tuple[list[CrossedRequest], _Columns]:
-    """Make requests in random order, and equivalent parameter tensors on the host."""
-    row_cases = [cases[i % len(cases)] for i in rng.permutation(subject.effort.rows(3) * len(cases))]
-    seeds, _ = random_seeds(rng, len(row_cases))
-    positions = rng.integers(0, 2**31, len(row_cases)).tolist()
-    is_seeded, batch = has_counter(subject.capabilities), []
-    defaults: dict[str, Any] = {"temperature": 0.9, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-    for (name, value, meant), seed, position in zip(row_cases, seeds, positions, strict=True):
-        fields = defaults | {name: meant, "filter_order": subject.filter_order}
-        params = SamplingParams(**fields, seed=seed if is_seeded else None)
-        logits = torch.from_numpy(gaussian(rng, site.size)).to(site.torch_dtype)
-        row = row_of(subject.capabilities, site, f"'{name}' = {value:g} in a tensor", logits, params)
-        batch.append(CrossedRequest(row, params, position))
-    values = {
-        field: [value if name == field else default for name, value, _ in row_cases]
-        for field, default in defaults.items()
-    }
-    served = [name for name in defaults if name == "temperature" or _is_served(subject, name, 1)]
-    columns = {
-        name: torch.tensor(values[name], dtype=torch.int32 if name == "top_k" else None) for name in served
-    }
-    if is_seeded:
-        columns["seed"] = torch.from_numpy(np.array(seeds, np.uint64).view(np.int64))
-        columns["positions"] = torch.tensor(positions, dtype=torch.int32)
-    return batch, columns
+def _ready_rows(
+    subject: SampleSubject, values: Sequence[tuple[str, float, float]], dtype: str, rng: Generator
+) -> tuple[list[CrossedRequest], dict[str, torch.Tensor], BatchFacts]:
+    """Make a row of each case, some times, and the ready tensors and facts of equivalent requests."""
+    c, batch = subject.capabilities, list[CrossedRequest]()
+    site = Site(dtype, min(1030, c.max_vocab_size or 1030))
+    row_cases = [values[i % len(values)] for i in rng.permutation(subject.effort.rows(3) * len(values))]
+    for (name, value, meant), seed in zip(row_cases, cases.random_seeds(rng, len(row_cases))[0], strict=True):
+        given: dict[str, Any] = {"temperature": 0.9, "filter_order": subject.filter_order, name: meant}
+        params = SamplingParams(**given, seed=seed if cases.has_counter(c) else None)
+        row = cases.row_of(c, site, f"{name} = {value:g}", gaussian(rng, site.size), params)
+        batch.append(CrossedRequest(row, params, seed % 2**31))
+    params_list, positions = [each.params for each in batch], [each.position for each in batch]
+    made = SamplingMetadata.from_params(params_list, positions=positions)
+    columns = {f.name: getattr(made, f.name) for f in fields(made)}
+    columns = {name: column for name, column in columns.items() if isinstance(column, torch.Tensor)}
+    for i, (name, value, _) in enumerate(row_cases):
+        columns[name][i] = value
+    return batch, columns | {"positions": columns["positions"].int()}, made.facts
 
 
 # Exact lines.
 
 
-class _RowBatch(exact.Batch):
-    """Rows with requests of every kind."""
+@dataclass(eq=False)
+class RowBatch(exact.Batch):
+    """Rows with requests of every kind, drawn or scored."""
 
-    method = "sample"
+    subject: SampleSubject | ScoreSubject
+    requests: list[CrossedRequest]
+    mode: LogprobsMode | None
+    tokens: list[int]
+    """The tokens to score."""
 
-    def __init__(
-        self, subject: SampleSubject, requests: list[CrossedRequest], mode: LogprobsMode | None
-    ) -> None:
-        self.subject, self.requests, self.mode = subject, requests, mode
-        self.need = None if mode is None else subject.need(mode)
+    def __post_init__(self) -> None:
+        self.method, self.need = self.subject.operation, self.subject.need(self.mode)
 
     def __len__(self) -> int:
         return len(self.requests)
 
     def __str__(self) -> str:
-        row, mode = self.requests[0].row, f", {self.mode}" if self.mode else ""
-        return f"{len(self)} rows of {row.site}{mode}, the first {row.design}, {describe(row.params)}"
+        words = f"{len(self)} rows of {self.requests[0].row.site}" + f", {self.mode}" * bool(self.mode)
+        return f"{words}, the first {self.requests[0]}"
 
-    def select(self, order: Sequence[int]) -> _RowBatch:
-        return _RowBatch(self.subject, [self.requests[i] for i in order], self.mode)
+    def select(self, order: Sequence[int]) -> RowBatch:  # noqa: D102 - as in the base class, like those below
+        requests, tokens = [self.requests[i] for i in order], [self.tokens[i] for i in order]
+        return RowBatch(self.subject, requests, self.mode, tokens)
 
-    def arguments(self) -> dict[str, Any]:
-        params, positions = [r.params for r in self.requests], [r.position for r in self.requests]
-        device = self.subject.device
+    def arguments(self) -> dict[str, Any]:  # noqa: D102
+        device, params = self.subject.device, [request.params for request in self.requests]
+        positions = [request.position for request in self.requests]
         metadata = SamplingMetadata.from_params(params, device=device, positions=positions)
-        return {"logits": stack_logits(self.requests, device), "metadata": metadata}
+        ids = {"token_ids": torch.tensor(self.tokens, dtype=torch.int64, device=device)}
+        logits = {"logits": cases.stack_logits(self.requests, device)}
+        return {**logits, **(ids if self.method == "score" else {}), "metadata": metadata}
 
-    def changing(self, arguments: dict[str, Any]) -> list[torch.Tensor]:
-        return [arguments["logits"], arguments["metadata"].positions]
+    def changing(self, arguments: dict[str, Any]) -> list[torch.Tensor]:  # noqa: D102
+        return [arguments["logits"], arguments.get("token_ids", arguments["metadata"].positions)]
 
-    def followed(self, output: Any) -> list[torch.Tensor]:
+    def followed(self, output: Any) -> list[torch.Tensor]:  # noqa: D102
+        if self.method == "score":
+            return super().followed(output)
         is_settled = [r.params.seed is not None or r.params.temperature == 0 for r in self.requests]
         return [output.token_ids[torch.tensor(is_settled)], output.valid]
 
-    def columns(self, output: Any) -> list[exact.Columns]:
-        if not hasattr(self, "named"):
-            named = named_tokens(self.requests, self.subject.gumbel_dtype)
-            self.named = [each is not None and each[1] >= reference.NEAR_TIE for each in named]
+    @functools.cached_property
+    def is_named(self) -> list[bool]:
+        """Whether neither noise nor rounding decides the token of each row."""
+        named = named_tokens(self.requests, self.subject.gumbel_dtype)
+        return [each is not None and each[1] >= reference.NEAR_TIE for each in named]
+
+    def columns(self, output: Any) -> list[exact.Columns]:  # noqa: D102
         rows = None if output.logprobs is None else LogprobRows(output.logprobs, output.log_kept_mass)
-        found, tokens, valid = [], output.token_ids.tolist(), output.valid.tolist()
-        for i, (request, token, is_named) in enumerate(zip(self.requests, tokens, self.named, strict=True)):
-            is_drawn = request.params.temperature > 0
-            column: exact.Columns = {"token": token if is_named else None, "valid": valid[i]}
-            column["a kept token"] = bool(request.row.expected.possible[token]) if is_drawn else None
+        is_score, found = self.method == "score", list[exact.Columns]()
+        for i, request in enumerate(self.requests):
+            is_drawn, is_named = request.params.temperature > 0, is_score or self.is_named[i]
+            column: exact.Columns = {}
+            if not is_score:
+                token = int(output.token_ids[i])
+                column |= {"token": token if is_named else None, "valid": bool(output.valid[i])}
+                column["a kept token"] = bool(request.row.expected.possible[token]) if is_drawn else None
             if rows is not None and (not is_drawn or request.row.is_settled):
                 first = 0 if is_named else 1
                 column |= {"best tokens": rows.ids[i][first:], "logprobs": rows.values[i][first:]}
                 column["rank"] = rows.ranks[i] if is_named and rows.ranks is not None else None
+                column["entropy"] = float(output.entropy[i]) if is_score else None
             found.append(column)
         return found
 
 
-def _examples(subject: SampleSubject, rng: Generator, rows: int, size: int) -> Iterator[_RowBatch]:
+def examples(
+    subject: SampleSubject | ScoreSubject, rng: Generator, rows: int, size: int
+) -> Iterator[RowBatch]:
     """Make batches of designed rows and special values, mixed from all kinds of requests."""
-    capabilities = subject.capabilities
-    seed_torch(rng)
-    size, modes = min(size, capabilities.max_vocab_size or size), capabilities.logprobs_modes
-    for turn, dtype in enumerate(capabilities.dtypes):
+    c, is_score = subject.capabilities, subject.operation == "score"
+    cases.seed_torch(rng)
+    size, modes = min(size, c.max_vocab_size or size), c.logprobs_modes
+    for turn, dtype in enumerate(c.dtypes[: 1 if is_score and rows > exact.MANY else None]):
         site = Site(dtype, size)
-        designs = rows_of_designs(capabilities, site, rng)
-        designs += rows_of_special_values(subject, site, rng)[:: 1 + turn] if size >= _SPECIAL_SIZE else []
-        names = scalar_filters(capabilities)  # of which a call has one value
-        designs = [
-            row
-            for row in designs
-            if all(getattr(row.params, n) == getattr(designs[0].params, n) for n in names)
-        ]
-        batch = _mixed(requests_in_turn(designs, kinds(capabilities), -(-rows // len(designs)), rng), rng)[
-            :rows
-        ]
-        if turn == 0 or rows <= exact.MANY or not modes:
-            yield _RowBatch(subject, batch, None)
+        designs = cases.rows_of_designs(c, site, rng)
+        designs += cases.rows_of_special_values(c, site, rng)[:: 1 + turn] if size >= _SPECIAL_SIZE else []
+        batch = _mixed(cases.requests_in_turn(designs, cases.kinds(c), -(-rows // len(designs)), rng), rng)
+        batch = cases.parts_of_equal_scalars(subject, batch)[0][:rows]
+        tokens = scored_tokens(batch)
+        if not is_score and (turn == 0 or rows <= exact.MANY or not modes):
+            yield RowBatch(subject, batch, None, tokens)
         if modes:
-            mode = modes[turn % len(modes)]
-            yield _RowBatch(subject, [request.asking(5) for request in batch], mode)
+            asking = [request.asking(5) for request in batch]
+            yield RowBatch(subject, asking, modes[turn % len(modes)], tokens)
 
 
-def _alike(subject: SampleSubject, rng: Generator, rows: int, size: int) -> Iterator[_RowBatch]:
-    """Make batches of a request each, then of all of them, and with logprobs, in the dtypes in turn."""
-    c, size = subject.capabilities, min(size, subject.capabilities.max_vocab_size or size)
-    seed_torch(rng)
-    requests = combinations(c, size)
-    groups = [[params] for params in requests[:: max(1, len(requests) // 8)]]
-    groups += [requests] * (not scalar_filters(c))
-    batches: list[tuple[list[SamplingParams], LogprobsMode | None]] = [(group, None) for group in groups]
-    batches += [([SamplingParams(logprobs=5)], mode) for mode in c.logprobs_modes]
-    logits = [gaussian(rng, size) for _ in range(rows)]
-    for (params, mode), dtype in zip(batches, itertools.cycle(c.dtypes), strict=False):
-        site, batch = Site(dtype, size), []
-        for i, x in enumerate(logits):
-            row = row_of(c, site, "bell", x, params[i % len(params)])
-            seed = i if i % 2 and has_counter(c) else None
-            batch.append(CrossedRequest(row, replace(row.params, seed=seed), i))
-        yield _RowBatch(subject, batch, mode)
+def _alike(subject: SampleSubject, rng: Generator, rows: int, size: int) -> Iterator[RowBatch]:
+    """Make batches of rows of one kind, and of the same filters, for which backends have launches of their own."""
+    for batch in examples(subject, rng, rows, size):
+        for group in alike(batch.requests):
+            yield RowBatch(subject, group, batch.mode, batch.tokens[: len(group)])
 
 
-def _flat(subject: SampleSubject) -> tuple[_RowBatch, str]:
+def _flat(subject: SampleSubject) -> tuple[RowBatch, str]:
     site = Site(subject.capabilities.dtypes[0], min(32_000, subject.capabilities.max_vocab_size or 32_000))
-    row = row_of(subject.capabilities, site, "flat", np.zeros(site.size), SamplingParams())
-    return _RowBatch(subject, [CrossedRequest(row, SamplingParams(), 0)] * 64, None), "tokens"
+    row = cases.row_of(subject.capabilities, site, "flat", np.zeros(site.size), SamplingParams())
+    return RowBatch(subject, [CrossedRequest(row, SamplingParams(), 0)] * 64, None, [0] * 64), "tokens"
 
 
 KIT = OperationKit(
@@ -739,7 +624,7 @@ KIT = OperationKit(
         *properties.all,
         *statistics.properties.all,
         *kept_sets.lines("sample"),
-        *exact.lines("sample", "", _examples, _flat, alike=_alike),
+        *exact.lines("sample", "", examples, _flat, alike=_alike),
     ),
     fuzz=fuzz,
 )

@@ -366,12 +366,17 @@ def row_metadata(drafts: Drafts, params: Sequence[SamplingParams], first: Sequen
     )
 
 
-def row_refusal(params: SamplingParams, **need: Any) -> Refusal:
-    """Make the refusal of a row that needs a capability; ``need`` has the fields of the need that belong to it."""
+def row_refusal(need: Mapping[str, Any] = MappingProxyType({}), **params: Any) -> Refusal:
+    """Make the refusal of a row with some parameters; ``need`` has the fields of the need that belong to it."""
 
-    def call(subject: SampleSubject) -> Call:
-        metadata = SamplingMetadata.from_params([params], device=subject.device, positions=[0])
-        return subject.new_call("sample", torch.zeros(1, 4, device=subject.device), metadata)
+    def call(subject: RowSubject) -> Call:
+        metadata = SamplingMetadata.from_params(
+            [SamplingParams(**params)], device=subject.device, positions=[0]
+        )
+        arguments: list[Any] = [torch.zeros(1, 4, device=subject.device), metadata]
+        if subject.operation == "score":
+            arguments.insert(1, torch.zeros(1, dtype=torch.int64, device=subject.device))
+        return subject.new_call(subject.operation, *arguments)
 
     return Refusal(need, call)
 

@@ -18,7 +18,6 @@ from tokendraw_testing import Status, Subject, run
 from tokendraw_testing import verify as verify_lines
 from tokendraw_testing.cases import rows as crossed_rows
 from tokendraw_testing.cases.factors import allow_every_case, covering
-from tokendraw_testing.statistics import sample as sample_statistics
 
 _MODULES = (
     "samplers",
@@ -40,7 +39,7 @@ _TABLES = {}
 def shared_tables():
     """Cache tables by factors and generator state, so that later random numbers stay equal."""
     with contextlib.ExitStack() as stack:
-        for module in (crossed_rows, sample_statistics, verify_lines):
+        for module in (crossed_rows, verify_lines):
             stack.enter_context(mock.patch.object(module, "covering", _cached(module.__name__)))
         yield
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -9,7 +10,6 @@ from typing import Any, Final, Literal
 import numpy as np
 import torch
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
 from tokendraw.plugin import Capabilities
@@ -32,8 +32,8 @@ ALL_BUT_ONE: Final = "V - 1"
 """A value of the factor ``top_k``, for which :func:`params_of` puts a number."""
 _MOST_FILTERS: Final = 2
 """Most filters of a case: three filters hide each other."""
-_DISABLED_FILTERS: Final = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-NO_FILTERS: Final = {"temperature": 1.0, **_DISABLED_FILTERS, "filter_order": "top_k_first"}
+DISABLED_FILTERS: Final = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+NO_FILTERS: Final = {"temperature": 1.0, **DISABLED_FILTERS, "filter_order": "top_k_first"}
 """The case of a plain row."""
 
 
@@ -82,36 +82,47 @@ def request_factors(capabilities: Capabilities) -> Factors:
     }
 
 
+def combinations(capabilities: Capabilities, size: int) -> list[SamplingParams]:
+    """Mix temperatures, filters and orders for a vocabulary of ``size``; the plain request comes first."""
+    filters, limit = {name for name, _ in capabilities.filters}, capabilities.max_top_k
+    ks = [k for k in (0, 1, 40, max(1, size // 2), 2**30) if limit is None or k <= limit]
+    values: dict[str, Any] = {
+        "temperature": (1.0, 0.6),
+        "top_k": ks if "top_k" in filters else [0],
+        "top_p": (1.0, 0.9, 0.3) if "top_p" in filters else (1.0,),
+        "min_p": (0.0, 0.05) if "min_p" in filters else (0.0,),
+        "filter_order": crossed_orders(capabilities),
+    }
+    requests = [
+        SamplingParams(**dict(zip(values, case, strict=True))) for case in itertools.product(*values.values())
+    ]
+    return requests + [SamplingParams(temperature=0.0)] * capabilities.greedy
+
+
 def kinds(capabilities: Capabilities) -> list[Kind]:
     """List the kinds of rows for a batch."""
-    row_kinds: list[Kind] = ["unseeded"]
-    if capabilities.seeding == "counter":
-        row_kinds.append("seeded")
-    if capabilities.greedy:
-        row_kinds.append("greedy")
-    if capabilities.greedy and capabilities.seeding == "counter":
-        row_kinds.append("greedy with a seed")
-    return row_kinds
+    has_seeds, is_greedy = capabilities.seeding == "counter", capabilities.greedy
+    served: dict[Kind, bool] = {
+        "unseeded": True,
+        "seeded": has_seeds,
+        "greedy": is_greedy,
+        "greedy with a seed": has_seeds and is_greedy,
+    }
+    return [kind for kind, is_served in served.items() if is_served]
 
 
 def is_allowed(case: Mapping[str, Any]) -> bool:
     """Allow complete or partial cases with top-k below V and at most two filters, or the design's filter alone."""
-    site, k, design_filter = (
-        case.get("site"),
-        case.get("top_k", 0),
-        getattr(case.get("design"), "needs", None),
-    )
+    site, k, needed = case.get("site"), case.get("top_k", 0), getattr(case.get("design"), "needs", None)
     if site is not None and isinstance(k, int) and k >= site.size:
         return False
-    active_filters = {
-        name for name, default in _DISABLED_FILTERS.items() if case.get(name, default) != default
-    }
-    if design_filter is None:
-        return len(active_filters) <= _MOST_FILTERS
+    active = {name for name, default in DISABLED_FILTERS.items() if case.get(name, default) != default}
+    if needed is None:
+        return len(active) <= _MOST_FILTERS
     # Far from zero, a dtype has no room for the levels of a designed row.
     return (
-        active_filters <= {design_filter}
-        and case.get(design_filter) not in (_DISABLED_FILTERS[design_filter], ALL_BUT_ONE)
+        active <= {needed}
+        and case.get(needed) not in (DISABLED_FILTERS[needed], ALL_BUT_ONE)
         and abs(case.get("top", 0)) < 1000
     )
 
@@ -137,15 +148,42 @@ def covering(
     Each case begins with a pair that is still missing, and takes factor by factor the value that adds most of the
     missing pairs; the best of a few such cases is kept.
     """
-    table = _Table(factors)
+    values = [(name, value) for name, owned in factors.items() for value in owned]
+    numbers_of = {name: np.flatnonzero([owner == name for owner, _ in values]) for name in factors}
+    missing = np.ones((len(values), len(values)), bool)  # symmetric
+    for numbers in numbers_of.values():
+        missing[np.ix_(numbers, numbers)] = False
+    np.fill_diagonal(missing, True)  # stands for a value itself, so that a lone factor is covered too
+
+    def case_of(numbers: Any) -> Case:
+        return dict(values[i] for i in sorted(numbers))
+
+    def complete(pair: Any) -> list[int] | None:
+        """Complete a pair of numbers to a case; None in a dead end."""
+        chosen = list(dict.fromkeys(pair.tolist()))
+        case, gains = case_of(chosen), missing[chosen].sum(0)
+        if not allowed(case):
+            return None
+        for name in rng.permutation([name for name in factors if name not in case]).tolist():
+            numbers = rng.permutation(numbers_of[name])
+            order = np.argsort(-gains[numbers], kind="stable")
+            number = next((i for i in numbers[order] if allowed({**case, name: values[i][1]})), None)
+            if number is None:
+                return None
+            chosen.append(int(number))
+            gains = gains + missing[number]
+            case[name] = values[number][1]
+        return chosen
+
     cases = []
-    while table.missing.any():
-        pair = rng.choice(np.argwhere(table.missing))
-        grown = [case for _ in range(_CANDIDATES) if (case := table.complete(pair, rng, allowed)) is not None]
-        best = max(grown, key=table.gain, default=None)
-        table.strike(pair if best is None else best)
+    while missing.any():
+        pair = rng.choice(np.argwhere(missing))
+        grown = [chosen for _ in range(_CANDIDATES) if (chosen := complete(pair)) is not None]
+        best = max(grown, key=lambda numbers: missing[np.ix_(numbers, numbers)].sum(), default=None)
+        covered = pair if best is None else np.array(best)
+        missing[np.ix_(covered, covered)] = False
         if best is not None:
-            cases.append(table.case(best))
+            cases.append(case_of(best))
     return cases
 
 
@@ -166,46 +204,3 @@ def random_case(
         else:
             return {name: case[name] for name in factors}
     raise ValueError(f"'factors' need values that are allowed together, found none of {list(factors)}.")
-
-
-class _Table:
-    """Pairs of values still missing from the cases. A value is numbered among the values of all factors."""
-
-    def __init__(self, factors: Mapping[str, Sequence[Any]]) -> None:
-        self.values = [(name, value) for name, values in factors.items() for value in values]
-        self.numbers = {name: np.flatnonzero([owner == name for owner, _ in self.values]) for name in factors}
-        self.missing = np.ones((len(self.values), len(self.values)), bool)
-        """[values, values] symmetric; the diagonal stands for a value itself, so that a lone factor is covered too."""
-        for numbers in self.numbers.values():
-            self.missing[np.ix_(numbers, numbers)] = False
-        np.fill_diagonal(self.missing, True)
-
-    def case(self, numbers: NDArray[Any]) -> Case:
-        """Return values by factor name, in the order of the factors."""
-        return dict(self.values[i] for i in sorted(numbers))
-
-    def gain(self, numbers: NDArray[Any]) -> int:
-        """Count the missing pairs in a case."""
-        return int(self.missing[np.ix_(numbers, numbers)].sum())
-
-    def strike(self, numbers: NDArray[Any]) -> None:
-        """Mark the pairs of some values as covered."""
-        self.missing[np.ix_(numbers, numbers)] = False
-
-    def complete(self, pair: NDArray[Any], rng: Generator, allowed: CaseFilter) -> NDArray[Any] | None:
-        """Complete a pair to a case; None in a dead end."""
-        numbers_so_far = list(dict.fromkeys(pair.tolist()))
-        case = self.case(np.array(numbers_so_far))
-        if not allowed(case):
-            return None
-        gains = self.missing[numbers_so_far].sum(0)  # of each value, beside those that are fixed
-        for name in rng.permutation([name for name in self.numbers if name not in case]).tolist():
-            numbers = rng.permutation(self.numbers[name])
-            order = np.argsort(-gains[numbers], kind="stable")
-            number = next((i for i in numbers[order] if allowed({**case, name: self.values[i][1]})), None)
-            if number is None:
-                return None
-            numbers_so_far.append(int(number))
-            gains += self.missing[number]
-            case[name] = self.values[number][1]
-        return np.array(numbers_so_far)

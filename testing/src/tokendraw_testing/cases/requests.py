@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -15,27 +15,36 @@ from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
 from tokendraw.filters import required_moments
-from tokendraw.plugin import Capabilities
+from tokendraw.plugin import Capabilities, FilterOrder, GumbelDtype, LogprobsMode
 from tokendraw_testing import reference
-from tokendraw_testing.cases.factors import Kind, Site, kinds
-from tokendraw_testing.cases.rows import HEAD, WIDE_SIZE, CrossedRow, floor_designs, row_of
-from tokendraw_testing.subjects import RowSubject, SampleSubject, crossed_orders
+from tokendraw_testing.cases.factors import NO_FILTERS, Kind, Site, combinations, kinds
+from tokendraw_testing.cases.rows import (
+    HEAD,
+    PLATEAU,
+    WIDE_SIZE,
+    CrossedRow,
+    crossed_row,
+    floor_designs,
+    row_of,
+)
+from tokendraw_testing.logits_families import FAMILIES
+from tokendraw_testing.subjects import RowSubject, crossed_orders
 
 Array = NDArray[Any]
 Fields = Callable[[Generator], dict[str, Any]]
 """Makes fields of a request at random."""
 AnyCapabilities = TypeVar("AnyCapabilities", bound=Capabilities)
 
-SHIPPED: Final[Mapping[str, Fields]] = {
-    "top_n_sigma": lambda rng: {"top_n_sigma": float(rng.uniform(0.3, 2.0))},
-    "epsilon_cutoff": lambda rng: {"epsilon_cutoff": float(np.exp(rng.uniform(np.log(1e-4), np.log(0.2))))},
-    "eta_cutoff": lambda rng: {"eta_cutoff": float(np.exp(rng.uniform(np.log(1e-3), np.log(0.6))))},
-    "p_less": lambda rng: {"p_less": 1.0},
+SHIPPED: Final = {
+    "top_n_sigma": (0.3, 2.0),
+    "epsilon_cutoff": (1e-4, 0.2),
+    "eta_cutoff": (1e-3, 0.6),
+    "p_less": (1.0, 1.0),
 }
-"""Filters from moments that tokendraw ships, with random values."""
+"""Filters from moments that tokendraw ships, with their least and greatest values."""
 LAW: Final = np.array([0.4, 0.3, 0.2, 0.06, 0.04])
 """Probabilities of a row; at threshold 0.1 XTC leaves the last three tokens."""
-_LAST: Final = "temperature_last"
+_LAST: Final[FilterOrder] = "temperature_last"
 _TEMPERATURES: Final = (1.0, 0.7, 2.5, 0.004, 150.0, 1e-6, 1e6)
 _COPIES: Final = 3
 """Rows of each design and further filter in narrow vocabularies."""
@@ -48,23 +57,15 @@ _MOST_POSITIONS: Final = 1 << 17
 _MOST_TILES: Final = 8
 _HITS: Final = 4
 """Telling positions to expect among the tried positions."""
-
-
-def combinations(capabilities: Capabilities, size: int) -> list[SamplingParams]:
-    """Mix temperatures, filters and orders for a vocabulary of ``size``; the plain request comes first."""
-    filters = {name for name, _ in capabilities.filters}
-    limit = capabilities.max_top_k
-    ks = [k for k in (0, 1, 40, max(1, size // 2), 2**30) if limit is None or k <= limit]
-    top_k = ks if "top_k" in filters else [0]
-    top_p = (1.0, 0.9, 0.3) if "top_p" in filters else (1.0,)
-    min_p = (0.0, 0.05) if "min_p" in filters else (0.0,)
-    requests = [
-        SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m, filter_order=order)
-        for t, k, p, m, order in itertools.product(
-            (1.0, 0.6), top_k, top_p, min_p, crossed_orders(capabilities)
-        )
-    ]
-    return requests + ([SamplingParams(temperature=0.0)] if capabilities.greedy else [])
+_COMBINED_SIZES: Final = (2, 31, 1025)
+_KEEPING_FILTERS: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"top_p": 1 - 2e-5},
+    {"min_p": 1e-8},
+    {"top_k": 2**30},
+    {"top_k": 1500, "min_p": 1e-8},
+)
+"""Fields of requests that keep all tokens of a row with 905 heavy tokens."""
 
 
 def describe(params: SamplingParams) -> str:
@@ -89,42 +90,16 @@ def per_row(capabilities: AnyCapabilities) -> AnyCapabilities:
     return replace(capabilities, filters=tuple(pair for pair in capabilities.filters if pair[1] == "per_row"))
 
 
-def tokens_of(
-    subject: SampleSubject,
-    logits: torch.Tensor | Array,
-    params: Sequence[SamplingParams],
-    positions: Sequence[int] | None = None,
-    **options: Any,
-) -> Array:
-    """Draw the tokens of rows with different requests: in one call, or in one call for each value of a scalar filter.
-
-    :param options: of :meth:`SampleSubject.tokens`.
-    """
-    logits = torch.as_tensor(logits)
-    names = scalar_filters(subject.capabilities)
-    if not names:
-        return subject.tokens(logits, params, positions, **options)
-    tokens = np.zeros(len(params), np.int64)
-    keys = [tuple(getattr(p, name) for name in names) for p in params]
-    for key in dict.fromkeys(keys):
-        rows = [i for i, k in enumerate(keys) if k == key]
-        part = None if positions is None else [positions[i] for i in rows]
-        tokens[rows] = subject.tokens(logits[rows], [params[i] for i in rows], part, **options)
-    return tokens
-
-
 def has_filter(which: str) -> Callable[[Any], bool]:
     """Make the predicate of capabilities with a filter, per row or scalar."""
     return lambda capabilities: any(name == which for name, _ in capabilities.filters)
 
 
 def has_counter(capabilities: Capabilities) -> bool:
-    """Whether rows may bring seeds of their own."""
     return capabilities.seeding == "counter"
 
 
 def has_logprobs(capabilities: Capabilities) -> bool:
-    """Tell whether any logprobs mode is served."""
     return bool(capabilities.logprobs_modes)
 
 
@@ -134,7 +109,6 @@ def seedings(capabilities: Capabilities) -> tuple[bool, ...]:
 
 
 def seed_torch(rng: Generator) -> None:
-    """Seed torch from ``rng`` for the unseeded rows of the next calls."""
     torch.manual_seed(int(rng.integers(2**63)))
 
 
@@ -235,6 +209,21 @@ def telling_positions(row: CrossedRow, seed: int, rng: Generator, count: int) ->
     return [int(position) for position in positions[differs][:count]]
 
 
+@dataclass(frozen=True)
+class RowCall:
+    """The rows of a call, and how it is made."""
+
+    requests: Sequence[CrossedRequest]
+    mode: LogprobsMode | None = None
+    """Of logprobs; None: no row asks for any."""
+    dtype: GumbelDtype | None = None
+    """Precision of the noise; None: the usual one."""
+    threshold: bool = False
+    """Whether it returns thresholds, where they are served: a backend may draw another way then."""
+    order: Sequence[int] | None = None
+    """The slot of each request's parameters; None: they are one a row."""
+
+
 def stack_logits(batch: Sequence[CrossedRequest], device: torch.device) -> torch.Tensor:
     """Return the logits [B, V] of a batch on a device, in their dtype."""
     rows = {id(request.row.logits): request.row.logits for request in batch}
@@ -254,30 +243,62 @@ def parts_of_equal_scalars(
     return list(parts.values())
 
 
-def shipped_filters(capabilities: Capabilities) -> list[str]:
-    """List the filters from moments that tokendraw ships and whose moments are advertised."""
-    return [name for name in SHIPPED if {*required_moments([name])} <= {*capabilities.row_moments}]
+def combined_requests(subject: RowSubject, kind: Kind, rng: Generator) -> Iterator[list[CrossedRequest]]:
+    """Make batches of every combination of filters, also three at once, over rows of every family and few ids."""
+    capabilities = subject.capabilities
+    for dtype, size in itertools.product(capabilities.dtypes, _COMBINED_SIZES):
+        if size <= (capabilities.max_vocab_size or size):
+            site, requests = Site(dtype, size), combinations(capabilities, size)[:: subject.effort.fewer]
+            families = itertools.cycle(FAMILIES.items())
+            yield [
+                make_requests(row_of(capabilities, site, name, family(rng, size), params), [kind], rng)[0]
+                for params, (name, family) in zip(requests, families, strict=False)
+            ]
+
+
+def unfiltered_requests(subject: RowSubject, site: Site, rng: Generator) -> list[CrossedRequest]:
+    """Make requests that keep all tokens, of a slope, and of a row whose seeds draw from 0.0002 of its mass."""
+    c = subject.capabilities
+    if not has_counter(c) or site.size < 3 * reference.TILE_SIZE:
+        return []
+    filters = {name for name, _ in c.filters if name != "top_k" or c.max_top_k is None}
+    kept = [
+        SamplingParams(**fields, filter_order=subject.filter_order)
+        for fields in _KEEPING_FILTERS
+        if fields.keys() <= filters
+    ]
+    case = {"site": site, "design": PLATEAU, **NO_FILTERS, "top_p": 0.9995}
+    row, ((seed, _), places) = crossed_row(case, rng, c.tie_rule), random_seeds(rng, 2)
+    slope = row_of(c, site, "a slope", -2 * rng.permutation(site.size) / site.size, row.params)
+    draws = list(zip(itertools.repeat(row), kept, telling_positions(row, seed, rng, len(kept)), strict=False))
+    draws += [(slope, params, place) for params in kept[:1] for place in places]
+    return [
+        CrossedRequest(replace(each, params=params), replace(params, seed=seed), place)
+        for each, params, place in draws
+    ]
 
 
 def further_filters(capabilities: Capabilities) -> dict[str, Fields]:
     """Return the advertised filters and orders beside those of the tables: fields of a request with each, by name."""
     has = {name for name, how in capabilities.filters if how == "per_row"}
-    further: dict[str, Fields] = {"typical-p": _typical} if "typical_p" in has else {}
-    further |= {"XTC": _xtc} if "xtc" in has else {}
+    further: dict[str, Fields] = {}
+    if "typical_p" in has:
+        further["typical-p"] = lambda rng: {"typical_p": float(rng.choice((0.05, 0.3, 0.6, 0.9, 0.999)))}
+    if "xtc" in has:
+        further["XTC"] = lambda rng: {
+            "xtc_probability": float(rng.choice((0.5, 0.9, 1.0))),
+            "xtc_threshold": float(rng.choice((0.5, 0.2, 0.1, 0.01, 1e-4))),
+        }
     if _LAST in capabilities.filter_orders and capabilities.filters:
         further[_LAST] = lambda rng: {"filter_order": _LAST}
-    for name in shipped_filters(capabilities):
-        further[name] = lambda rng, name=name: {"filters": SHIPPED[name](rng)}  # type: ignore[misc]
+    for name, (least, most) in SHIPPED.items():
+        if {*required_moments([name])} <= {*capabilities.row_moments}:
+            further[name] = functools.partial(_shipped, name, np.log(least), np.log(most))
     return further
 
 
-def _typical(rng: Generator) -> dict[str, Any]:
-    return {"typical_p": float(rng.choice((0.05, 0.3, 0.6, 0.9, 0.999)))}
-
-
-def _xtc(rng: Generator) -> dict[str, Any]:
-    threshold = float(rng.choice((0.5, 0.2, 0.1, 0.01, 1e-4)))
-    return {"xtc_probability": float(rng.choice((0.5, 0.9, 1.0))), "xtc_threshold": threshold}
+def _shipped(name: str, low: float, high: float, rng: Generator) -> dict[str, Any]:
+    return {"filters": {name: float(np.exp(rng.uniform(low, high)))}}
 
 
 def further_params(capabilities: Capabilities, fields: Fields, rng: Generator) -> SamplingParams:
@@ -299,55 +320,56 @@ def further_params(capabilities: Capabilities, fields: Fields, rng: Generator) -
 
 
 def further_requests(
-    subject: RowSubject, site: Site, rng: Generator, own: Sequence[Fields] = (), *, needs_seed: bool = False
+    subject: RowSubject, site: Site, rng: Generator, own: Sequence[Fields] = ()
 ) -> Iterator[CrossedRequest]:
     """Make rows of each design with each further filter or order, with the kinds of rows in turn.
 
     :param own: fields of requests in place of these.
-    :param needs_seed: whether XTC leaves a row without a seed alone, as in scores.
     """
-    capabilities, row_kinds = subject.capabilities, kinds(subject.capabilities)
-    choices = list(own or further_filters(capabilities).values())
-    copies = 1 if site.size > WIDE_SIZE else _COPIES
-    for number, fields in enumerate(choices * copies):
+    c, row_kinds = subject.capabilities, kinds(subject.capabilities)
+    choices = list(own or further_filters(c).values()) * (1 if site.size > WIDE_SIZE else _COPIES)
+    for number, fields in enumerate(choices):
         for i, (design, y) in enumerate(floor_designs(rng, site.size).items()):
-            kind = row_kinds[(i + number) % len(row_kinds)]
-            params = further_params(capabilities, fields, rng)
+            params = further_params(c, fields, rng)
             scale = 1.0 if params.filter_order == _LAST else params.temperature
             with np.errstate(over="ignore"):
                 logits = torch.from_numpy(y * scale + (0.0, -3.0, 20.0)[i % 3])
-            yield _decided(subject, site, design, logits, params, kind, rng, needs_seed=needs_seed)
+            yield _decided(
+                subject, site, design, logits, params, row_kinds[(i + number) % len(row_kinds)], rng
+            )
     if not own:
-        yield from _joint_filters(subject, site, rng, needs_seed=needs_seed)
+        yield from _joint_filters(subject, site, rng)
 
 
-def _joint_filters(
-    subject: RowSubject, site: Site, rng: Generator, *, needs_seed: bool
-) -> Iterator[CrossedRequest]:
-    """Make rows in the order ``joint`` where a filter counts mass that another drops: one a kind, more with seeds.
+def _joint_filters(subject: RowSubject, site: Site, rng: Generator) -> Iterator[CrossedRequest]:
+    """Make rows where a filter counts mass that another drops: one a kind, more with seeds.
 
     Where min-p leaves less mass than top-p asks for, the second token has 0.43 of the mass that min-p leaves and 0.32
     of top-p: with a threshold of 0.37 XTC drops the first token, unless it takes the kept mass for top-p. Of the
-    uniforms of the seeds half apply XTC. Below a head that typical-p drops, a nucleus with the head ends earlier.
+    uniforms of the seeds half apply XTC. Below a head that typical-p drops, a nucleus with the head ends earlier. With
+    the temperature last top-p counts what min-p drops, and keeps a third token. A floor from the deviation of what
+    top-k leaves would drop the third.
     """
-    served = {name for name, _ in subject.capabilities.filters}
-    if "joint" not in subject.capabilities.filter_orders or site.size < len(LAW):
+    c, row_kinds = subject.capabilities, kinds(subject.capabilities)
+    if site.size < len(LAW):
         return
     law = np.full(site.size, -30.0)
     law[rng.permutation(site.size)[: len(LAW)]] = np.log(LAW)
-    row_kinds = kinds(subject.capabilities)
-    rows: list[tuple[str, Array, dict[str, float]]] = []
-    if {"min_p", "top_p", "xtc"} <= served:
-        fields = {"min_p": 0.6, "top_p": 0.95, "xtc_probability": 0.5, "xtc_threshold": 0.37}
-        rows.append(("law", law, fields))
-    if {"typical_p", "top_p"} <= served:
-        rows.append((HEAD, floor_designs(rng, site.size)[HEAD], {"typical_p": 0.6, "top_p": 0.5}))
-    for design, y, fields in rows:
-        params = SamplingParams(filter_order="joint", **fields)  # type: ignore[arg-type]
-        for kind in row_kinds + ["seeded"] * (_SEEDED_COPIES if "seeded" in row_kinds else 0):
-            yield _decided(
-                subject, site, design, torch.from_numpy(y), params, kind, rng, needs_seed=needs_seed
-            )
+    xtc = {"min_p": 0.6, "top_p": 0.95, "xtc_probability": 0.5, "xtc_threshold": 0.37}
+    head = floor_designs(rng, site.size)[HEAD]
+    rows: tuple[tuple[FilterOrder, str, Array, dict[str, Any]], ...] = (
+        ("joint", "law", law, xtc),
+        ("joint", HEAD, head, {"typical_p": 0.6, "top_p": 0.5}),
+        (_LAST, "law", law, {"min_p": 0.4, "top_p": 0.75}),
+        ("top_k_first", "law", law, {"top_k": 3, "filters": {"top_n_sigma": 1.0}}),
+    )
+    served = {name for name, _ in c.filters} | ({"filters"} if "std" in c.row_moments else set())
+    for order, design, y, fields in rows:
+        needed = {name.partition("_prob")[0] for name in fields} - {"xtc_threshold"}
+        if order in c.filter_orders and needed <= served:
+            params = SamplingParams(filter_order=order, **fields)
+            for kind in row_kinds + ["seeded"] * (_SEEDED_COPIES if "seeded" in row_kinds else 0):
+                yield _decided(subject, site, design, torch.from_numpy(y), params, kind, rng)
 
 
 def _decided(
@@ -358,16 +380,14 @@ def _decided(
     params: SamplingParams,
     kind: Kind,
     rng: Generator,
-    *,
-    needs_seed: bool,
 ) -> CrossedRequest:
     """Make a request of a kind. Its row has XTC where the uniform of the seed applies it; without a seed always."""
     (seed,), (position,) = random_seeds(rng, 1)
     is_applied = params.xtc_probability > 0
     if is_applied and kind == "seeded":
         is_applied = reference.applies_xtc(params, seed, position, subject.gumbel_dtype)
-    elif is_applied and needs_seed and kind != "greedy with a seed":
-        is_applied = False
+    elif is_applied and subject.operation == "score" and kind != "greedy with a seed":
+        is_applied = False  # a score leaves a row without a seed alone
     elif is_applied and kind == "unseeded":
         params = replace(params, xtc_probability=1.0)
     decided = replace(params, xtc_probability=float(is_applied))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -22,10 +22,11 @@ from tokendraw import SamplingParams
 from tokendraw.plugin import Capabilities, Filter, TieRule
 from tokendraw_testing import reference
 from tokendraw_testing.cases.factors import (
-    NO_FILTERS,
+    DISABLED_FILTERS,
     Case,
     Factors,
     Site,
+    combinations,
     covering,
     is_allowed,
     params_of,
@@ -35,11 +36,11 @@ from tokendraw_testing.cases.factors import (
 )
 from tokendraw_testing.judges.expectation import Expectation, expect
 from tokendraw_testing.logits_families import gaussian
-from tokendraw_testing.subjects import RowSubject
+from tokendraw_testing.subjects import RowSubject, crossed_orders
 
 Array = NDArray[Any]
 Make = Callable[[Generator, int, SamplingParams], Array]
-"""Makes y [V] float64, the largest of which is 0, for a request."""
+"""Makes y [V] float64 for a request, whose largest is moved to 0."""
 
 NEGLIGIBLE: Final = -60.0
 WIDE_SIZE: Final = 1 << 14
@@ -119,6 +120,7 @@ def crossed_row(case: Case, rng: Generator, tie_rule: TieRule) -> CrossedRow:
     """
     site, params = case["site"], params_of(case)
     y = case["design"].make(rng, site.size, params)
+    y -= y.max()
     logits = round_to_dtype(_largest_logit(case, site) + params.temperature * y, site.torch_dtype)
     logits[(logits == 0) & torch.from_numpy(rng.random(site.size) < 0.5)] *= -1
     return CrossedRow(site, str(case["design"]), logits, params, tie_rule)
@@ -154,30 +156,6 @@ def round_to_dtype(values: Array, dtype: torch.dtype) -> torch.Tensor:
     return torch.as_tensor(np.clip(values, -limit, limit)).to(dtype)
 
 
-def _bell(rng: Generator, size: int, params: SamplingParams) -> Array:
-    """Gaussian, from a wide nucleus to a narrow nucleus."""
-    y = rng.choice([0.5, 2.0, 4.0]) * rng.standard_normal(size)
-    return np.asarray(y - y.max())
-
-
-def _flat(rng: Generator, size: int, params: SamplingParams) -> Array:
-    """Gaussian of any width, mostly with all its mass far below the nucleus of a small p."""
-    y = np.exp(rng.uniform(np.log(1e-3), np.log(10.0))) * rng.standard_normal(size)
-    return np.asarray(y - y.max())
-
-
-def _peaked(rng: Generator, size: int, params: SamplingParams) -> Array:
-    """Like a language model's."""
-    y = -1.3 * np.log(rng.permutation(size) + 1) + 0.05 * rng.standard_normal(size)
-    return np.asarray(y - y.max())
-
-
-def _stairs(rng: Generator, size: int, params: SamplingParams) -> Array:
-    """Gaussian in steps of a quarter: ties everywhere, in every dtype."""
-    y = np.round(8 * rng.standard_normal(size)) / 4
-    return np.asarray(y - y.max())
-
-
 def _last_ids(rng: Generator, size: int, params: SamplingParams) -> Array:
     """All mass on the ids behind the last full vector of 4, 8, 16 or 1024, if there are any."""
     y = np.full(size, NEGLIGIBLE)
@@ -191,7 +169,7 @@ def _deep_bulk(rng: Generator, size: int, params: SamplingParams) -> Array:
     """One token on top, and about as much mass in a bulk far below."""
     y = -np.log(size) + 0.3 * rng.standard_normal(size)
     y[rng.integers(size)] = 0.0
-    return np.asarray(np.minimum(y, 0.0))
+    return np.asarray(y)
 
 
 def _tied_at_k(rng: Generator, size: int, params: SamplingParams) -> Array:
@@ -202,9 +180,10 @@ def _tied_at_k(rng: Generator, size: int, params: SamplingParams) -> Array:
     y = np.concatenate(
         [rng.uniform(-0.9, 0.0, above), np.full(num_ties, -1.0), np.zeros(size - above - num_ties)]
     )
-    y = y[:size]
-    _fill(y, above + num_ties, share=0.5, below=-1.1)
-    return rng.permutation(y - y.max())
+    y, start = y[:size], above + num_ties
+    if start < size:
+        y[start:] = min(np.log(0.5 * np.exp(y[:start]).sum() / (size - start)), -1.1)
+    return rng.permutation(y)
 
 
 def _plateau_at_p(rng: Generator, size: int, params: SamplingParams) -> Array:
@@ -215,22 +194,17 @@ def _plateau_at_p(rng: Generator, size: int, params: SamplingParams) -> Array:
     p, head = params.top_p, max(1, min(5, size // 6))
     num_ties = min(size - head, max(1, min(400, size // 3)))
     below = min(500, size - head - num_ties)
-    shares = np.concatenate(
-        [
-            np.full(head, 0.6 * p / head) * np.linspace(1.1, 0.9, head),
-            np.full(num_ties, (p + 0.6 * (1 - p) - 0.6 * p) / max(num_ties, 1)),
-            np.full(below, 0.4 * (1 - p) / max(below, 1)),
-        ]
-    )
-    y = np.log(shares)
+    counts, masses = [head, num_ties, below], np.array([0.6 * p, 0.4 * p + 0.6 * (1 - p), 0.4 * (1 - p)])
+    y = np.log(np.repeat(masses / np.maximum(counts, 1), counts))
+    y[:head] += np.log(np.linspace(1.1, 0.9, head))
     y -= y.max()
     row = np.full(size, min(NEGLIGIBLE, y.min() - 10))
     tiles = size // reference.TILE_SIZE
     if tiles < 3:
         row[rng.permutation(size)[: len(y)]] = y
         return row
-    starts = np.repeat(rng.choice(tiles, 3, replace=False) * reference.TILE_SIZE, [head, num_ties, below])
-    offsets = np.concatenate([rng.permutation(reference.TILE_SIZE)[:n] for n in (head, num_ties, below)])
+    starts = np.repeat(rng.choice(tiles, 3, replace=False) * reference.TILE_SIZE, counts)
+    offsets = np.concatenate([rng.permutation(reference.TILE_SIZE)[:n] for n in counts])
     row[starts + offsets] = y
     return row
 
@@ -244,19 +218,17 @@ def _edges_of_min_p(rng: Generator, size: int, params: SamplingParams) -> Array:
     return rng.permutation(y)
 
 
-def _fill(y: Array, start: int, *, share: float, below: float) -> None:
-    """Give the tokens from ``start`` on a share of the mass before ``start``, but no token more than ``below``."""
-    if start < len(y):
-        level = np.log(share * np.exp(y[:start]).sum() / (len(y) - start))
-        y[start:] = min(level, below)
-
-
 PLATEAU: Final = Design("plateau at p", _plateau_at_p, "top_p")
-FLAT: Final = Design("flat", _flat)
+FLAT: Final = Design(
+    "flat", lambda rng, size, _: np.exp(rng.uniform(np.log(1e-3), np.log(10.0))) * rng.standard_normal(size)
+)
+"""Gaussian of any width, mostly with all its mass far below the nucleus of a small p."""
 DESIGNS: Final = (
-    Design("bell", _bell),
-    Design("peaked", _peaked),
-    Design("stairs", _stairs),
+    # From a wide nucleus to a narrow nucleus.
+    Design("bell", lambda rng, size, _: rng.choice([0.5, 2.0, 4.0]) * rng.standard_normal(size)),
+    Design("peaked", lambda rng, size, _: -1.3 * np.log(rng.permutation(size) + 1.0)),
+    # 1, 3, 9, 27 ... equal tokens: ties everywhere, and at the end of any N best.
+    Design("stairs", lambda rng, size, _: -0.5 * np.floor(np.log(2 * rng.permutation(size) + 1) / np.log(3))),
     Design("last ids", _last_ids),
     Design("deep bulk", _deep_bulk),
     Design("ties at k", _tied_at_k, "top_k"),
@@ -341,9 +313,9 @@ def special_rows(rng: Generator, size: int) -> dict[str, Array]:
     }
 
 
-def factors(subject: RowSubject) -> Factors:
+def row_factors(subject: RowSubject) -> Factors:
     """Return the factors of rows of logits."""
-    return {"site": sites(subject.capabilities, subject.effort), **_row_factors(subject.capabilities)}
+    return {"site": sites(subject.capabilities, subject.effort), **_factors(subject.capabilities)}
 
 
 def covering_rows(
@@ -353,7 +325,7 @@ def covering_rows(
 
     :param on_thresholds: adds :func:`threshold_rows` in all but wide vocabularies, as :func:`share_among_dtypes` does.
     """
-    cases = subject.effort.some(covering(factors(subject), rng, is_allowed))
+    cases = subject.effort.some(covering(row_factors(subject), rng, is_allowed))
     rows_by_site: dict[Site, list[CrossedRow]] = {}
     for case in cases:
         rows_by_site.setdefault(case["site"], []).append(
@@ -377,29 +349,80 @@ def share_among_dtypes(subject: RowSubject, site: Site, rows: list[CrossedRow]) 
 
 def rows_of_designs(capabilities: Capabilities, site: Site, rng: Generator) -> list[CrossedRow]:
     """Make a row of every design that a vocabulary has room for in one dtype, each with a random request."""
-    domains, cases = {"site": [site], **_row_factors(capabilities), "top": TOPS[:1]}, list[Case]()
-    for design in domains["design"]:
-        with contextlib.suppress(ValueError):  # its filter needs more tokens
-            cases.append(random_case({**domains, "design": [design]}, rng, is_allowed))
-    return [crossed_row(case, rng, capabilities.tie_rule) for case in cases]
+    designs = _factors(capabilities)["design"]
+    return _rows_with(capabilities, site, rng, [{"design": design} for design in designs])
 
 
 def threshold_rows(capabilities: Capabilities, site: Site, rng: Generator) -> list[CrossedRow]:
     """Make a row on the threshold of each value of each filter, in one dtype and vocabulary."""
-    domains = {"site": [site], **_row_factors(capabilities), "top": TOPS[:1]}
-    thresholds = [
-        (design, value) for design in domains["design"] if design.needs for value in domains[design.needs]
+    domains = _factors(capabilities)
+    cases = [
+        {**DISABLED_FILTERS, "design": design, design.needs: value}
+        for design in domains["design"]
+        if design.needs
+        for value in domains[design.needs]
     ]
-    disabled_filters = {name: [NO_FILTERS[name]] for name in ("top_k", "top_p", "min_p")}
-    rows = []
-    for design, value in thresholds:
-        values = {**domains, **disabled_filters, "design": [design], design.needs: [value]}
-        if is_allowed({"site": site, "design": design, design.needs: value}):
-            rows.append(crossed_row(random_case(values, rng, is_allowed), rng, capabilities.tie_rule))
+    return _rows_with(capabilities, site, rng, cases)
+
+
+def _rows_with(capabilities: Capabilities, site: Site, rng: Generator, cases: list[Case]) -> list[CrossedRow]:
+    """Make a row of each incomplete case that is allowed, with random values of the other factors."""
+    domains, rows = {**_factors(capabilities), "top": TOPS[:1]}, list[CrossedRow]()
+    for case in cases:
+        given = {"site": site, **case}
+        if is_allowed(given):
+            values = {**domains, **{name: [value] for name, value in given.items()}}
+            with contextlib.suppress(ValueError):  # the design's filter needs more tokens
+                rows.append(crossed_row(random_case(values, rng, is_allowed), rng, capabilities.tie_rule))
     return rows
 
 
-def _row_factors(capabilities: Capabilities) -> Factors:
+def rows_of_last_ids(capabilities: Capabilities, site: Site, rng: Generator) -> list[CrossedRow]:
+    """Make rows with their mass on the last ids alone, in both halves, and everywhere."""
+    size, ids = site.size, np.arange(site.size)
+    levels = {
+        "the last id alone": ids == size - 1,
+        "the last ids": ids >= size - (size % 1024 or 1024) % 16 - 1,
+        "ties of both halves": np.isin(ids, [size // 4, size - 1 - size // 4, size - 1]),
+        "all alike": np.ones(size, bool),
+    }
+    rows = {name: np.where(has_mass, 1.0, NEGLIGIBLE) for name, has_mass in levels.items()}
+    return _with_requests(capabilities, site, rows, rng)
+
+
+def rows_of_special_values(capabilities: Capabilities, site: Site, rng: Generator) -> list[CrossedRow]:
+    """Make a row of every kind of special values, and clean rows, for a vocabulary of at least 64."""
+    rows = special_rows(rng, site.size) | {f"clean row {i}": gaussian(rng, site.size) for i in range(3)}
+    made = _with_requests(capabilities, site, rows, rng)
+    k = min(50, capabilities.max_top_k or 50)
+    if not any(name == "top_k" for name, _ in capabilities.filters):
+        return made
+    params = SamplingParams(top_k=k, filter_order=crossed_orders(capabilities)[0])
+    # A grammar may leave fewer tokens than k.
+    return [replace(row, params=params) if row.design == "one finite logit" else row for row in made]
+
+
+def _with_requests(
+    capabilities: Capabilities, site: Site, rows: Mapping[str, Array], rng: Generator
+) -> list[CrossedRow]:
+    requests = [p for p in combinations(capabilities, site.size) if p.temperature > 0]
+    numbers = rng.integers(len(requests), size=len(rows))
+    return [
+        row_of(capabilities, site, name, torch.from_numpy(x).to(site.torch_dtype), requests[i])
+        for (name, x), i in zip(rows.items(), numbers, strict=True)
+    ]
+
+
+def huge_rows(capabilities: Capabilities, site: Site) -> list[CrossedRow]:
+    """Make rows with logits so large that the quotient by the temperature, or the difference, overflows the dtype."""
+    limit = torch.finfo(site.torch_dtype).max
+    logits = torch.full((site.size,), -limit, dtype=torch.float64)
+    logits[3], logits[site.size // 2], logits[-1] = 0.8 * limit, 0.9 * limit, 0.7 * limit
+    requests = [SamplingParams(temperature=t) for t in (0.5, 0.003)]
+    return [row_of(capabilities, site, "huge logits", logits.to(site.torch_dtype), p) for p in requests]
+
+
+def _factors(capabilities: Capabilities) -> Factors:
     filters = request_factors(capabilities)
     designs = [design for design in DESIGNS if design.needs is None or len(filters[design.needs]) > 1]
     return {"design": designs, "top": TOPS, **filters}

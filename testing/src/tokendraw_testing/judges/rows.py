@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from tokendraw import LogprobsTensors, SamplingParams
-from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, GumbelDtype, LogprobsMode
+from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, GumbelDtype
 from tokendraw_testing import reference
-from tokendraw_testing.cases.requests import CrossedRequest, parts_of_equal_scalars, stack_logits
+from tokendraw_testing.cases.requests import CrossedRequest, RowCall, parts_of_equal_scalars, stack_logits
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.subjects import SampleSubject
+from tokendraw_testing.subjects import SampleSubject, ScoreSubject
 
 Array = NDArray[Any]
 NamedToken = tuple[int, float]
@@ -24,48 +24,48 @@ TOLERANCE: Final = 1e-5
 _ROUNDING: Final = 5e-7
 """Rounding error of float32 itself, relative to a large value."""
 _ENTROPY_TOLERANCE: Final = 3e-5
+LABEL_PADDING: Final = -100
+"""A label that scores skip, outside of every vocabulary."""
 
 
-def judge(
-    subject: SampleSubject,
-    trial: Trial,
-    batch: Sequence[CrossedRequest],
-    mode: LogprobsMode | None = None,
-    dtype: GumbelDtype | None = None,
-    *,
-    logits: torch.Tensor | None = None,
-    order: Sequence[int] | None = None,
-) -> int:
-    """Draw a batch in one call for each value of a scalar filter, and judge every column that comes back.
+def judge(subject: SampleSubject | ScoreSubject, trial: Trial, call: RowCall) -> int:
+    """Draw or score rows, in one call for each value of a scalar filter, and judge every column that comes back.
 
-    :param mode: of logprobs; None: no row asks for any.
-    :param dtype: precision of the noise; None: the usual one.
-    :param logits: those of the requests, laid out by the caller.
-    :param order: the slot of each request's parameters; None: they are one a row.
-    :returns: the number of tokens that the reference names.
+    :returns: the number of drawn tokens that the reference names.
     """
-    num_named, dtype = 0, dtype or subject.gumbel_dtype
-    for part in parts_of_equal_scalars(subject, batch):
-        slots = None if order is None or len(part) < len(batch) else list(order)
+    num_named, dtype = 0, call.dtype or subject.gumbel_dtype
+    has_threshold = call.threshold and subject.capabilities.threshold
+    view = subject.with_need(threshold=True) if has_threshold else subject
+    for part in parts_of_equal_scalars(subject, call.requests):
+        logits, positions = stack_logits(part, subject.device), [request.position for request in part]
         params = [request.params for request in part]
-        output = subject.sample(
-            stack_logits(part, subject.device) if logits is None else logits,
-            params if slots is None else [params[i] for i in np.argsort(slots)],
-            [request.position for request in part],
-            row_index=slots,
-            mode=mode,
-            gumbel_dtype=dtype,
-        )
-        tokens = output.token_ids.tolist()
-        num_named += require_tokens(trial, part, tokens, dtype)
-        valid = output.valid.tolist() if subject.capabilities.valid_flag else []
-        for i, (request, flag) in enumerate(zip(part, valid, strict=False)):
-            expected = request.row.prepared.valid
-            trial.require(
-                flag == expected, f"row {i} of {len(part)}: {request} needs valid {expected}, found {flag}"
+        if isinstance(view, ScoreSubject):
+            tokens = scored_tokens(part)
+            output: Any = view.score(logits, tokens, params, call.mode, positions)
+        else:
+            slots = None if call.order is None or len(part) < len(call.requests) else list(call.order)
+            ordered = params if slots is None else [params[i] for i in np.argsort(slots)]
+            output = view.sample(
+                logits, ordered, positions, row_index=slots, mode=call.mode, gumbel_dtype=dtype
             )
-        require_columns(trial, part, tokens, output, mode)
+            tokens = output.token_ids.tolist()
+            num_named += require_tokens(trial, part, tokens, dtype)
+            valid = output.valid.tolist() if subject.capabilities.valid_flag else []
+            for i, (request, flag) in enumerate(zip(part, valid, strict=False)):
+                what, expected = f"row {i} of {len(part)}: {request}", request.row.prepared.valid
+                trial.require(flag == expected, f"{what} needs valid {expected}, found {flag}")
+        require_columns(trial, part, tokens, output, call.mode)
     return num_named
+
+
+def scored_tokens(batch: Sequence[CrossedRequest]) -> list[int]:
+    """Choose the likeliest, the least likely, a kept, any, the last, or no token of each row."""
+    tokens = []
+    for i, row in enumerate(request.row for request in batch):
+        size, kept = row.site.size, int(row.prepared.kept.argmax())
+        choices = int(row.x.argmax()), int(row.x.argmin()), kept, 7919 * i % size, size - 1, LABEL_PADDING
+        tokens.append(choices[i % len(choices)])
+    return tokens
 
 
 def named_tokens(batch: Sequence[CrossedRequest], dtype: GumbelDtype) -> list[NamedToken | None]:
@@ -99,32 +99,20 @@ def require_tokens(
     """
     answers = named_tokens(batch, dtype)
     for i, (request, answer, token) in enumerate(zip(batch, answers, tokens, strict=True)):
-        where = f"row {i} of {len(batch)}: {request}"
+        where, possible = f"row {i} of {len(batch)}: {request}", request.row.expected.possible
         if answer is not None:
             expected, lead = answer
-            cause = _cause(request, answer, token, dtype)
+            noise = "" if lead == np.inf else f" of {dtype} noise"
             trial.require(
-                token == expected or lead < reference.NEAR_TIE, f"{where} needs token {expected}{cause}"
+                token == expected or lead < reference.NEAR_TIE,
+                f"{where} needs token {expected}{noise}, found {token} (logits {request.row.x[expected]:.7g} "
+                f"and {request.row.x[token]:.7g})",
             )
-        if request.params.temperature > 0:
-            possible = request.row.expected.possible
-            trial.require(
-                possible[token], f"{where} needs one of {possible.sum()} kept tokens, found {token}"
-            )
+        trial.require(
+            possible[token] or request.params.temperature == 0,
+            f"{where} needs one of {possible.sum()} kept tokens, found {token}",
+        )
     return len(batch) - answers.count(None)
-
-
-def _cause(request: CrossedRequest, answer: NamedToken, token: int, dtype: GumbelDtype) -> str:
-    """Say what decides for a token, and what is known of the one that was found."""
-    expected, lead = answer
-    if request.params.temperature == 0:
-        is_tied = request.row.x[token] == request.row.x[expected]
-        return f", found {token}" + ": both have the largest logit, and the lowest id counts" * bool(is_tied)
-    if lead == np.inf:
-        return f", the only kept one, found {token}"
-    is_kept = request.row.expected.possible[token]
-    same = "" if token // reference.TILE_SIZE == expected // reference.TILE_SIZE else ", of another tile"
-    return f" of {dtype} noise, found {token}" + (same if is_kept else ", which is not kept")
 
 
 def require_columns(
@@ -140,27 +128,30 @@ def require_columns(
         [None] * len(batch) if column is None else column.tolist()
         for column in (output.threshold, output.ceiling, getattr(output, "entropy", None))
     ]
-    for i, (request, threshold, ceiling, entropy) in enumerate(zip(batch, *columns, strict=True)):
-        what = f"row {i} of {len(batch)}: {request}"
+    rows = None if output.logprobs is None else LogprobRows(output.logprobs, output.log_kept_mass)
+    for i, (request, token, threshold, ceiling, entropy) in enumerate(
+        zip(batch, tokens, *columns, strict=True)
+    ):
+        what = f"row {i} of {len(batch)}: {request}" + f", {mode}" * (mode is not None)
         is_known = request.params.temperature == 0 or request.row.is_settled
         if threshold is not None and is_known:
             row = reference.prepare(request.row.sorted_logits, request.row_params)
             require_bounds(trial, what, row, threshold, ceiling, has_ceiling=request.has_ceiling)
         if entropy is not None and (is_known or str(mode).startswith("raw")):
-            row = request.row.prepared if request.params.temperature > 0 else _prepared(request)
-            expected = reference.entropy(row, str(mode))
+            expected = reference.entropy(_drawn_from(request), str(mode))
             trial.require(
                 abs(entropy - expected) <= _ENTROPY_TOLERANCE or np.isnan([entropy, expected]).all(),
-                f"{what}, {mode} needs the entropy {expected:.7g}, found {entropy:.7g}",
+                f"{what} needs the entropy {expected:.7g}, found {entropy:.7g}",
             )
-    if output.logprobs is not None:
-        assert mode is not None
-        rows = LogprobRows(output.logprobs, output.log_kept_mass)
-        for i, (request, token) in enumerate(zip(batch, tokens, strict=True)):
-            if 0 <= token < request.row.site.size:
-                rows.require(trial, f"row {i} of {len(batch)}: {request}, {mode}", request, token, mode, i)
-            else:
-                rows.require_padding(trial, token, i)
+        if rows is not None and 0 <= token < request.row.site.size:
+            rows.require(trial, what, request, token, str(mode), i)
+        elif rows is not None:
+            rows.require_padding(trial, token, i)
+
+
+def _drawn_from(request: CrossedRequest) -> reference.ReferenceRow:
+    row = request.row
+    return row.prepared if request.params.temperature > 0 else reference.prepare(row.x, request.row_params)
 
 
 def require_bounds(
@@ -183,10 +174,6 @@ def require_bounds(
     for name, expected, found in bounds:
         is_same = found == expected or np.isnan([found, expected]).all()
         trial.require(is_same, f"{what} needs the {name} {expected!r}, found {found!r}")
-
-
-def _prepared(request: CrossedRequest) -> reference.ReferenceRow:
-    return reference.prepare(request.row.x, request.row_params)
 
 
 class LogprobRows:
@@ -214,9 +201,8 @@ class LogprobRows:
             require_mass(trial, what, row.expected.log_share, float(self.masses[place]))
         if params.temperature > 0 and not row.is_settled and not mode.startswith("raw"):
             return
-        prepared = row.prepared if params.temperature > 0 else _prepared(request)
-        greedy_token = token if params.temperature > 0 else int(row.x.argmax())
-        expected = reference.values(prepared, greedy_token, mode)
+        prepared, drawn = _drawn_from(request), token if params.temperature > 0 else int(row.x.argmax())
+        expected = reference.values(prepared, drawn, mode)
         self.require_values(trial, what, params, token, prepared, expected, place)
 
     def require_form(
@@ -258,11 +244,18 @@ class LogprobRows:
         columns = np.concatenate((ids[: 1 + num_best], self.given_ids[place])).astype(np.int64)
         found_values = np.concatenate((self.values[place][: 1 + num_best], self.given_values[place]))
         is_shown = columns >= 0
-        require_values(trial, what, columns[is_shown], found_values[is_shown], expected)
-        above = int(
-            (expected > -np.inf).sum()
-        )  # what is dropped ties at -inf, in an order of the sampler's own
-        best = largest_ids(np.where(expected > -np.inf, row.x, -np.inf), min(num_best, above))
+        columns, found_values = columns[is_shown], found_values[is_shown].astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            needed = expected[columns].astype(np.float32).astype(np.float64)
+            is_near = np.abs(found_values - needed) <= TOLERANCE + _ROUNDING * np.abs(needed)
+        wrong = np.flatnonzero(~(is_near & np.isfinite(needed)) & (found_values != needed))[:1]
+        trial.require(
+            not len(wrong),
+            f"{what}: token {columns[wrong]} needs {needed[wrong]}, found {found_values[wrong]}",
+        )
+        # What is dropped, or below float32, ties at -inf, in an order of the sampler's own.
+        is_finite = expected > np.finfo(np.float32).min
+        best = largest_ids(np.where(is_finite, row.x, -np.inf), min(num_best, int(is_finite.sum())))
         mismatches = np.flatnonzero(ids[1 : 1 + len(best)] != best)[:1]
         trial.require(
             not len(mismatches),
@@ -290,29 +283,8 @@ def require_mass(trial: Trial, what: str, expected: float, found: float) -> None
     )
 
 
-def require_values(trial: Trial, what: str, ids: Array, values: Array, expected: Array) -> None:
-    """Require values to agree with float64 to 1e-5.
-
-    :param what: where they were shown, for the message.
-    :param ids: of which tokens ``values`` are, [N] each; ``expected`` is [V], by id.
-    """
-    if not len(ids):
-        return
-    needed = expected[ids]
-    with np.errstate(invalid="ignore"):
-        excess = np.abs(values.astype(np.float64) - needed) - (TOLERANCE + _ROUNDING * np.abs(needed))
-    excess = np.where(values == needed, 0.0, np.where(np.isnan(excess), np.inf, excess))
-    worst = excess.argmax()
-    trial.require(
-        excess[worst] <= 0,
-        f"{what}: token {ids[worst]} needs {needed[worst]:.7g}, found {values[worst]:.7g}",
-    )
-
-
 def largest_ids(x: Array, count: int) -> Array:
     """Return the ids [count] of the largest values, on a tie the lowest first."""
-    if not count:
-        return np.zeros(0, np.int64)
-    least = np.partition(x, len(x) - count)[len(x) - count]
+    least = np.partition(x, len(x) - count)[len(x) - count] if count else np.inf
     candidates = np.flatnonzero(x >= least)
     return candidates[np.lexsort((candidates, -x[candidates]))][:count]

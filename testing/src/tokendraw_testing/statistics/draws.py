@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from tokendraw_testing.subjects import SampleSubject, equal_rows
 
 Array = NDArray[Any]
 
+_POISONED: Final = 8
+"""Of so many rows of a narrow vocabulary one has a NaN, and no bearing on the others."""
+
 
 def draw_many(
     subject: SampleSubject,
@@ -29,17 +32,25 @@ def draw_many(
     *,
     seeded: bool = False,
 ) -> Array:
-    """Draw ``draws`` tokens from one row [V] in any dtype: the rows of a batch differ only in their noise."""
+    """Draw ``draws`` tokens or a few more from one row [V] in any dtype: rows of a batch differ only in their noise."""
     rows = max(1, min(draws, subject.effort.elements // len(logits), 1 << 16))
     row = torch.as_tensor(logits).to(subject.device)
-    batch = row.expand(rows, -1) if len(logits) > 1 << 14 else row.repeat(rows, 1)
+    is_wide = len(logits) > 1 << 14
+    batch = row.expand(rows, -1) if is_wide else row.repeat(rows, 1)
+    is_clean = np.ones(rows, bool)
+    if not is_wide and rows > _POISONED:
+        is_clean[::_POISONED] = False
+        batch[::_POISONED, 0] = torch.nan
     seed_torch(rng)
     parts = []
-    for start in range(0, draws, rows):
-        count = min(rows, draws - start)
+    left = draws
+    while left > 0:
+        count = min(rows, left + -(-left // (_POISONED - 1)))
         seeds, positions = random_seeds(rng, count) if seeded else (None, None)
         metadata = equal_rows(params, count, subject.device, seeds, positions)
-        parts.append(subject.call(batch[:count], metadata).token_ids.cpu().numpy())
+        tokens = subject.call(batch[:count], metadata).token_ids.cpu().numpy()
+        parts.append(tokens[is_clean[:count]])
+        left -= len(parts[-1])
     return np.concatenate(parts)
 
 
