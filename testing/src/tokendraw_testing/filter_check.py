@@ -31,7 +31,7 @@ from tokendraw.filters import (
 )
 from tokendraw.resolution import State, detect_host
 from tokendraw.tools import all_of, find_device, one_of
-from tokendraw_testing import reference, reference_floors
+from tokendraw_testing import reference, reference_filters
 from tokendraw_testing.cases.requests import Fields
 from tokendraw_testing.cases.rows import floor_designs
 from tokendraw_testing.kit.device import require_no_wait
@@ -64,7 +64,7 @@ class _Row(NamedTuple):
     y: Array
     """Of the finite logits, [n] float64."""
     value: float
-    moments: reference_floors.Moments
+    moments: reference_filters.Moments
 
     def __str__(self) -> str:
         return f"{self.design}, {len(self.y)} finite logits, value {self.value:g}"
@@ -123,7 +123,7 @@ class _Check:
         """Return the floor of each row from float64 moments."""
         return self.floors(self.rows, torch.float64)
 
-    def floor_of(self, value: float, moments: reference_floors.Moments) -> float:
+    def floor_of(self, value: float, moments: reference_filters.Moments) -> float:
         """Return the floor of a row from float64 moments."""
         return self.floors([_Row("", np.zeros(0), value, moments)], torch.float64)[0]
 
@@ -154,7 +154,8 @@ class _Check:
                 row, needed = self.rows[i], self.exact[i]
                 sizes = (1.0, needed if np.isfinite(needed) else 0.0, *row.moments[1:5])
                 trial.require(
-                    floor == needed or abs(floor - needed) <= reference_floors.EDGE * max(map(abs, sizes)),
+                    floor == needed
+                    or abs(floor - needed) <= reference_filters.FLOOR_EDGE * max(map(abs, sizes)),
                     f"the floor of {self.rule.name!r} needs to be {needed:.8g} for {row}, found {floor:.8g} in float32 "
                     f"among {len(part)} rows",
                 )
@@ -284,7 +285,7 @@ def check_filter(
         for each, look in _SAMPLER_LINES.items()
     }
     abouts, lines = line_names(subjects), list[Line]()
-    with nullcontext() if is_shipped else reference_floors.given_floor(name, check.floor_of):
+    with nullcontext() if is_shipped else reference_filters.given_floor(name, check.floor_of):
         for line in _select(looks, only):
             has_form = all(
                 each.status is not Status.FAILED for each in lines if each.name == "form of the floor"
@@ -334,7 +335,7 @@ def _rows(rng: np.random.Generator, sizes: Iterable[int], values: Sequence[float
     rows = []
     for design, y in [pair for size in sizes for pair in floor_designs(rng, size).items()]:
         finite = y[y > -np.inf]
-        moments = reference_floors.moments(*np.unique(-finite, return_counts=True))
+        moments = reference_filters.moments(*np.unique(-finite, return_counts=True))
         rows += [_Row(design, finite, value, moments) for value in values]
     return rows
 
@@ -342,7 +343,7 @@ def _rows(rng: np.random.Generator, sizes: Iterable[int], values: Sequence[float
 def _shipped(name: str, y: Array, value: float) -> Array:
     """Mark the tokens that the kit's floors of tokendraw's own filters keep."""
     depths, counts = np.unique(-y, return_counts=True)
-    return np.asarray(-y <= reference_floors.floor_depth(depths, counts, {name: value}))
+    return np.asarray(-y <= reference_filters.floor_depth(depths, counts, {name: value}))
 
 
 def _record(name: str) -> InstalledFilter:

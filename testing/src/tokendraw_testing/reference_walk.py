@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from tokendraw_testing import reference
-from tokendraw_testing.reference import Array, Drawing, NoiseRequest, ReferenceRow
-from tokendraw_testing.reference_noise import gumbel_of
+from tokendraw_testing.reference import Array, Drawing, NoiseRequest, ReferenceRow, gumbel_of
 
 Rows = Array | Sequence[ReferenceRow]
 """Rows of logits [n, V], or what :func:`tokendraw_testing.reference.prepare` made of them."""
