@@ -5,13 +5,13 @@ JSON: ``command`` (the line that repeats the run), ``sampler``, ``device``, ``ho
 null for all properties), ``gumbel_dtype`` (null without the option), ``passed`` (whether none failed), ``false_alarm``
 (the most that a correct sampler fails such a run with), ``heavy_imports`` (empty: no longer
 looked for), ``jobs`` (processes), ``elapsed`` (seconds of the run), ``seconds`` (of all lines together), ``missed``
-(places that no line looked at: ``call``, the operation, and its mode if it has some, ``dtype``, ``up_to``, the widest
-vocabulary of the class of widths, 1024, 65536, 131072, null for wider ones, and ``kind`` of row: ``greedy``, ``seeded``
-...) and ``lines``, one a property: ``name``, ``about`` (what is demanded), ``status`` (``passed``, ``failed``,
-``refused``, ``not run`` or ``expected to fail``), ``detail`` (what was looked at; of a failure, what was needed and
-found; of a refusal, its words; why it was not run or may fail), ``checks`` (how many statistical ones), ``draws``,
-``p_value`` (the least; null without statistics), ``worst`` (where it was the least), ``traceback`` (where a call
-raised, else ""), ``seconds`` and ``again`` (the command that repeats the line).
+(places that no line looked at: ``call``, the operation, and its mode if it has some, ``dtype``, and ``up_to``, the
+widest vocabulary of the class of widths, 1024, 65536, 131072, null for wider ones) and ``lines``, one a property:
+``name``, ``about`` (what is demanded), ``status`` (``passed``, ``failed``, ``refused``, ``not run`` or ``expected to
+fail``), ``detail`` (what was looked at; of a failure, what was needed and found; of a refusal, its words; why it was
+not run or may fail), ``checks`` (how many statistical ones), ``draws``, ``p_value`` (the least; null without
+statistics), ``worst`` (where it was the least), ``traceback`` (where a call raised, else ""), ``seconds`` and ``again``
+(the command that repeats the line).
 
 With ``--fuzz`` and ``--fuzz-case`` a line has the cases of an operation that went well, and another the first finding
 of each sort. With ``--kept-sets`` a line has the rows of an operation and way; beside them stand ``batches``,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import product
 from typing import Any, Final, NamedTuple
@@ -21,12 +21,10 @@ class Place(NamedTuple):
     """Dtype of the logits, by its torch name."""
     up_to: int | None
     """Widest vocabulary of the class of widths; None: no limit."""
-    kind: str
-    """``greedy``, ``seeded`` or ``unseeded``, where rows draw."""
 
     def __str__(self) -> str:
         width = f"above {_WIDTHS[-2]:,}" if self.up_to is None else f"up to {self.up_to:,}"
-        return f"{self.call}, {self.dtype}, {width} ids, {self.kind}"
+        return f"{self.call} in {self.dtype} {width} ids"
 
 
 def width_class(vocab_size: int) -> int | None:
@@ -34,12 +32,10 @@ def width_class(vocab_size: int) -> int | None:
     return next(width for width in _WIDTHS if width is None or vocab_size <= width)
 
 
-def places(
-    calls: Iterable[str], dtypes: Iterable[str], max_vocab_size: int | None, kinds: Iterable[str]
-) -> tuple[Place, ...]:
+def places(calls: Iterable[str], dtypes: Iterable[str], max_vocab_size: int | None) -> tuple[Place, ...]:
     """List the places within the limits of a provider."""
     last = _WIDTHS.index(None if max_vocab_size is None else width_class(max_vocab_size))
-    return tuple(Place(*place) for place in product(calls, dtypes, _WIDTHS[: last + 1], kinds))
+    return tuple(Place(*place) for place in product(calls, dtypes, _WIDTHS[: last + 1]))
 
 
 class Status(StrEnum):
@@ -67,7 +63,7 @@ class Line:
     :ivar worst: Check with the smallest p-value.
     :ivar traceback: Traceback of a call that raised: the sampler's frames, the innermost last; "" if none did.
     :ivar seconds: Seconds that the property took.
-    :ivar looked: Numbers of rows that the line has looked at, by place.
+    :ivar looked: Places where the line has looked at rows.
     :ivar again: Options of ``tokendraw check`` that repeat random cases; () for a property, which ``--only`` repeats.
     """
 
@@ -81,7 +77,7 @@ class Line:
     worst: str = ""
     traceback: str = ""
     seconds: float = 0.0
-    looked: Mapping[Place, int] = field(default_factory=dict)
+    looked: frozenset[Place] = frozenset()
     again: tuple[str, ...] = ()
 
     def __str__(self) -> str:

@@ -137,7 +137,7 @@ def check(subject: Subject, prop: Property) -> Line | None:
     line = attempt(look, prop.name, prop.about, trial, subject.device)
     if refusal is not None and line.status is Status.PASSED:
         line = replace(line, status=Status.REFUSED)
-    return _as_expected(subject, replace(line, looked=dict(view.looked)))
+    return _as_expected(subject, replace(line, looked=frozenset(view.looked)))
 
 
 def attempt(look: Callable[[Trial], str], name: str, about: str, trial: Trial, device: torch.device) -> Line:
@@ -276,7 +276,7 @@ def _check_case(subject: Subject, case: Case) -> Line:
     trial = Trial(f"fuzz {case.operation} {case.number}", subject.seed)
     rng = np.random.default_rng([subject.seed, case.number])
     line = attempt(lambda trial: hook(view, rng, trial), str(case), "", trial, subject.device)
-    return replace(line, looked=dict(view.looked))
+    return replace(line, looked=frozenset(view.looked))
 
 
 def _add(total: Line | None, line: Line) -> Line:
@@ -287,7 +287,7 @@ def _add(total: Line | None, line: Line) -> Line:
         checks=total.checks + line.checks,
         draws=total.draws + line.draws,
         seconds=total.seconds + line.seconds,
-        looked=dict(Counter(total.looked) + Counter(line.looked)),
+        looked=total.looked | line.looked,
     )
 
 
