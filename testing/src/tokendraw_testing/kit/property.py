@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from numpy.random import Generator
@@ -85,10 +85,18 @@ class Properties:
         """Register a check for providers with a capability."""
 
         def register(check: Check) -> Check:
-            about = (inspect.getdoc(check) or name).splitlines()[0]
-            made = Property(name=name, about=about, check=check, operation=self._operation)
-            made = replace(made, advertised=advertised, refusal=refusal)
-            self.all.append(replace(made, needs_cuda=needs_cuda, is_long=is_long))
+            self.all.append(
+                Property(
+                    name=name,
+                    about=(inspect.getdoc(check) or name).splitlines()[0],
+                    check=check,
+                    advertised=advertised,
+                    refusal=refusal,
+                    needs_cuda=needs_cuda,
+                    operation=self._operation,
+                    is_long=is_long,
+                )
+            )
             return check
 
         return register
@@ -114,12 +122,13 @@ class OperationKit:
 @functools.cache
 def find(operation: str) -> OperationKit | None:
     """Look up the kit of an operation, or make it of functions of tensors; None if neither is there."""
-    kit: OperationKit | None = None
     if importlib.util.find_spec(f"tokendraw_testing.{operation}") is not None:
-        kit = importlib.import_module(f"tokendraw_testing.{operation}").KIT
-    elif functions := find_operation(operation).functions():
-        kit = importlib.import_module("tokendraw_testing.tensor_functions").kit_of(operation, functions)
-    return kit
+        kit: OperationKit = importlib.import_module(f"tokendraw_testing.{operation}").KIT
+        return kit
+    from tokendraw_testing.tensor_functions import kit_of
+
+    functions = find_operation(operation).functions()
+    return kit_of(operation, functions) if functions else None
 
 
 def properties(operation: str | None = None) -> tuple[Property, ...]:
@@ -128,9 +137,7 @@ def properties(operation: str | None = None) -> tuple[Property, ...]:
     :param operation: None: of every operation of the core's registry, one after the other.
     :raises InvalidParameterError: there is no such operation.
     """
-    if operation is not None:
-        find_operation(operation)
-    names = operation_names() if operation is None else (operation,)
+    names = operation_names() if operation is None else (find_operation(operation).name,)
     return tuple(prop for name in names if (kit := find(name)) for prop in kit.properties)
 
 

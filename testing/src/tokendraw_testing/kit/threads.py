@@ -74,15 +74,18 @@ def require_thread_free(
     :raises Violation: an output differs, or a call raised in a thread.
     """
     references = [subject.make(call.make()) for call in calls_by_thread]
+
+    def require_alike(rank: int, output: Any) -> None:
+        reason = calls_by_thread[rank].differs(references[rank], output)
+        trial.require(reason is None, str(reason))
+
     for count in thread_counts():
         with num_threads(count), _name_violations(f"{what}, {count} threads of torch"):
             for _ in range(calls):
-                reason = calls_by_thread[0].differs(references[0], subject.make(calls_by_thread[0].make()))
-                trial.require(reason is None, str(reason))
+                require_alike(0, subject.make(calls_by_thread[0].make()))
     with _name_violations(f"{what}, one object in {len(calls_by_thread)} Python threads at once"):
         for rank, output in _at_once(subject, calls_by_thread, calls):
-            reason = calls_by_thread[rank].differs(references[rank], output)
-            trial.require(reason is None, str(reason))
+            require_alike(rank, output)
 
 
 def thread_words() -> str:
