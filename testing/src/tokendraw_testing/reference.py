@@ -29,49 +29,22 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _WORD = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
-_BLOCK = 1 << 13
-"""Counters computed at once: their state fits a second-level cache."""
 
 
-def _words(*values: Any) -> tuple[Array, ...]:
+def _words(*values: Any) -> list[Array]:
     """The values, modulo 2**32, as uint64 arrays."""
-    return tuple(np.asarray(v, np.uint64) & _WORD for v in values)
+    return [np.asarray(value, np.uint64) & _WORD for value in values]
 
 
 def philox4x32(counter: Any, key: Any) -> tuple[Array, ...]:
     """Philox4x32-10 of Salmon et al. 2011: four counter words and two key words give four output words."""
-    inputs = _words(*counter, *key)
-    shape = np.broadcast(*inputs).shape
-    state, keys = np.empty((4, *shape), np.uint64), inputs[4:]
-    for i in range(4):
-        state[i] = inputs[i]
-    if state.size <= 4 * _BLOCK:
-        _ten_rounds(state, *keys)
-        return tuple(state)
-    flat = state.reshape(4, -1)
-    keys = tuple(np.broadcast_to(x, shape).reshape(-1) if x.ndim else x for x in keys)
-    for start in range(0, flat.shape[1], _BLOCK):
-        part = slice(start, start + _BLOCK)
-        _ten_rounds(flat[:, part], *(x[part] if x.ndim else x for x in keys))
-    return tuple(state)
-
-
-def _ten_rounds(state: Array, k0: Array, k1: Array) -> None:
-    """Compute in place. Above the low words of c1, c3 and the key stands what is masked later."""
     m0, m1, w0, w1 = (np.uint64(x) for x in (*_MULTIPLIERS, *_WEYL))
-    c0, c1, c2, c3 = (state[i, ...] for i in range(4))
-    p0, p1 = np.empty_like(c0), np.empty_like(c2)
+    c0, c1, c2, c3, k0, k1 = _words(*counter, *key)
     for _ in range(10):
-        np.multiply(c0, m0, p0)
-        np.multiply(c2, m1, p1)
-        for product, word_in, key, word_out in ((p1, c1, k0, c0), (p0, c3, k1, c2)):
-            np.right_shift(product, _32, word_out)
-            np.bitwise_xor(word_out, word_in, word_out)
-            np.bitwise_xor(word_out, key, word_out)
-            np.bitwise_and(word_out, _WORD, word_out)
-        c1, p1, c3, p0 = p1, c1, p0, c3  # ten times: in the end, each stands where it stood
-        k0, k1 = k0 + w0, k1 + w1
-    state[1::2] &= _WORD
+        p0, p1 = c0 * m0, c2 * m1
+        c0, c1, c2, c3 = (p1 >> _32) ^ c1 ^ k0, p1 & _WORD, (p0 >> _32) ^ c3 ^ k1, p0 & _WORD
+        k0, k1 = (k0 + w0) & _WORD, (k1 + w1) & _WORD
+    return c0, c1, c2, c3
 
 
 def inverse_philox4x32(output: Any, key: tuple[int, int]) -> tuple[int, ...]:
@@ -136,31 +109,27 @@ Drawing = Generator[NoiseRequest, Array, Answer]
 def together(draws: Sequence[Drawing[Answer]], seeds: Sequence[int], dtype: str = "fp32") -> list[Answer]:
     """Run many draws at once, each with its seed: one call makes the next variates of all draws."""
     done: dict[int, Answer] = {}
-    variates_by_draw: dict[int, Any] = dict.fromkeys(range(len(draws)))
-    while variates_by_draw:
+    variates: dict[int, Any] = dict.fromkeys(range(len(draws)))
+    while variates:
         requests: dict[int, NoiseRequest] = {}
-        for i, variates in variates_by_draw.items():
+        for i, known in variates.items():
             try:
-                requests[i] = draws[i].send(variates)
+                requests[i] = draws[i].send(known)
             except StopIteration as stop:
                 done[i] = stop.value
-        variates_by_draw = (
-            dict(zip(requests, _variates(requests, seeds, dtype), strict=True)) if requests else {}
-        )
+        variates = _variates(requests, seeds, dtype) if requests else {}
     return [done[i] for i in range(len(draws))]
 
 
-def _variates(requests: dict[int, NoiseRequest], seeds: Sequence[int], dtype: str) -> list[Array]:
+def _variates(requests: dict[int, NoiseRequest], seeds: Sequence[int], dtype: str) -> dict[int, Array]:
     counters = [(seeds[i] % (1 << 64), ask.position, ask.stream) for i, ask in requests.items()]
-    if len(counters) == 1:
-        (seed, position, stream), (ask,) = counters[0], requests.values()
-        return [uniforms(seed, position, ask.ids, stream, dtype)]
     sizes = [len(ask.ids) for ask in requests.values()]
     seeds_of, positions, streams = (
         np.repeat(np.array(x, np.uint64), sizes) for x in zip(*counters, strict=True)
     )
     ids = np.concatenate([ask.ids for ask in requests.values()])
-    return np.split(uniforms(seeds_of, positions, ids, streams, dtype), np.cumsum(sizes)[:-1])
+    parts = np.split(uniforms(seeds_of, positions, ids, streams, dtype), np.cumsum(sizes)[:-1])
+    return dict(zip(requests, parts, strict=True))
 
 
 @dataclass(frozen=True)

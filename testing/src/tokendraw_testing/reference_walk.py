@@ -168,11 +168,6 @@ def _prepared(row: Any, params: Any) -> ReferenceRow:
     return row if isinstance(row, ReferenceRow) else reference.prepare(row, params)
 
 
-def recover(p: Array, q: Array, seed: int, position: int, dtype: str = "fp32") -> tuple[int, float]:
-    """Draw from the excess of p [V] over q [V], or from p without any excess, as ``reference.draw``."""
-    return reference.together([_recovering(p, q, position)], [seed], dtype)[0]
-
-
 def _recovering(
     p: Array, q: Array, position: int, otherwise: Array | None = None
 ) -> Drawing[tuple[int, float]]:
