@@ -158,13 +158,8 @@ class SortedLogits:
     @functools.cached_property
     def levels(self) -> tuple[Array, Array]:
         """The distinct values in descending order, and how many tokens have each: float64 and int64."""
-        ordered = np.sort(self.x)[::-1]
-        is_first = np.ones(len(ordered), bool)
-        np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
-        first = np.flatnonzero(is_first)
-        counts = np.empty_like(first)
-        counts[:-1], counts[-1] = first[1:] - first[:-1], len(ordered) - first[-1]
-        return ordered[first], counts
+        ascending, counts = np.unique(self.x, return_counts=True)
+        return ascending[::-1], counts[::-1]
 
     def depths(self, temperature: float) -> Array:
         """How far each level lies below the largest: ``-y``, ascending."""

@@ -29,6 +29,7 @@ With ``--table``: ``candidates``, as in ``list --json``. With ``--list``: ``prop
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import runpy
 import signal
@@ -102,8 +103,6 @@ _HELP = {
 
 
 class _Case(NamedTuple):
-    """A random case."""
-
     seed: int
     number: int
 
@@ -161,7 +160,12 @@ def check(ctx: click.Context, /, **given: Any) -> None:
         with progress("loading the kit"):
             _require_libraries()
             entries = _listed(given)
-        _print_list(entries, as_json=as_json)
+        if as_json:
+            print_json({"properties": entries})
+            return
+        width = max(len(entry["name"]) for entry in entries)
+        for entry in entries:
+            click.echo(f"{entry['name']:{width}}  {entry['about']}")
         return
     if name is None and given["filter"] is None:
         raise click.MissingParameter(param_hint="'NAME'", param_type="argument")
@@ -239,8 +243,8 @@ def _find_candidate(name: str, device: str | None) -> Candidate:
     :raises TokendrawError: there is none; the message has the nearest name.
     """
     candidates = tokendraw.discover(host=detect_host(device))
-    matches = [candidate for candidate in candidates if candidate.name == name]
-    if matches:  # beside the owner of a reserved name there may be others, none of which is ever loaded
+    if matches := [candidate for candidate in candidates if candidate.name == name]:
+        # Beside the owner of a reserved name there may be others, none of which is ever loaded.
         return max(matches, key=lambda candidate: (candidate.info is not None, candidate.first_party))
     names = sorted({candidate.name for candidate in candidates})
     needed = f"'{name}' needs to be an installed sampler, found"
@@ -263,11 +267,10 @@ def _check_sampler(ctx: click.Context, candidate: Candidate) -> bool:
     noise, quick = given["gumbel_dtype"], given["quick"]
     need = {} if noise is None else {"gumbel_dtype": noise}
     seed = given["seed"] if case is None else case.seed
+    options = {"device": given["device"], "quick": quick, "seed": seed, "operation": operation}
     with progress(f"loading {name}"):
         properties = select_properties(given["only"] or None, operation)
-        subject = Subject.installed(
-            name, device=given["device"], quick=quick, seed=seed, operation=operation, need=need
-        )
+        subject = Subject.installed(name, need=need, **options)
         try:
             subject.built(operation or next(iter(subject.capabilities)))
         except PluginError as error:
@@ -298,14 +301,10 @@ def _check_cases(
             return kit.fuzz(subject, 0.0, only=case.number, operation=operation)
     assert seconds is not None
     with progress_bar(round(seconds), "seconds") as show:
-        start: float | None = None
         show("starting", 0)
 
-        def count(cases: int, findings: int) -> None:
-            nonlocal start
-            start = start or time.monotonic()  # the seconds begin with the first case
-            done = min(round(time.monotonic() - start), round(seconds))
-            show(f"{cases:,} cases, {findings:,} findings", done)
+        def count(cases: int, findings: int, passed: float) -> None:
+            show(f"{cases:,} cases, {findings:,} findings", min(round(passed), round(seconds)))
 
         return kit.fuzz(subject, seconds, operation=operation, jobs=jobs, progress=count)
 
@@ -361,18 +360,14 @@ def _check_properties(subject: Subject, properties: Sequence[Property], jobs: in
     at_work: list[str] = []
     done: list[Line] = []
 
-    def say() -> None:
-        more = len(at_work) - _MOST_NAMES
-        show(", ".join(at_work[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else ""), len(done))
-
     def starting(prop: Property) -> None:
         at_work.append(prop.name)
-        say()
+        show(", ".join(at_work[:_MOST_NAMES]), len(done))
 
     def finished(line: Line) -> None:
         done.append(line)
         at_work.remove(line.name)
-        say()
+        show(", ".join(at_work[:_MOST_NAMES]), len(done))
 
     names = tuple(prop.name for prop in properties)
     try:
@@ -410,12 +405,11 @@ def _check_filter(ctx: click.Context) -> bool:
     given = ctx.params
     name, sampler, definition = given["filter"], given["name"], given["definition"]
     define = None if definition is None else read_definition(definition)
-    done: list[Line] = []
+    number = itertools.count(1)
     with progress_bar(len(line_names([sampler or ""])), "lines") as show:
 
         def finished(line: Line) -> None:
-            done.append(line)
-            show(line.name, len(done))
+            show(line.name, next(number))
 
         options = {key: given[key] for key in ("device", "quick", "seed", "only")}
         report = check_filter(
@@ -480,15 +474,6 @@ def _listed(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _print_list(entries: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
-    if as_json:
-        print_json({"properties": entries})
-        return
-    width = max(len(entry["name"]) for entry in entries)
-    for entry in entries:
-        click.echo(f"{entry['name']:{width}}  {entry['about']}")
-
-
 def _print_table_of_samplers(*, as_json: bool) -> None:
     """Print what the installed plugins say of themselves, the best first: the README's table of backends."""
     with plugins_at_work():
@@ -499,14 +484,8 @@ def _print_table_of_samplers(*, as_json: bool) -> None:
         return
     click.echo("| plugin | what it is | operations | verified on | known to fail |\n|---|---|---|---|---|")
     for each in candidates:
-        failures = "; ".join(
-            f"{name}: {reason}" for name, reason in (each["expected_failures"] or {}).items()
-        )
-        cells = (
-            each["name"],
-            each["summary"] or each["reason"],
-            ", ".join(each["operations"] or ()),
-            each["verified"] or "nothing stated",
-            failures or "nothing",
-        )
+        failures = [f"{name}: {reason}" for name, reason in (each["expected_failures"] or {}).items()]
+        what, operations = each["summary"] or each["reason"], ", ".join(each["operations"] or ())
+        verified = each["verified"] or "nothing stated"
+        cells = (each["name"], what, operations, verified, "; ".join(failures) or "nothing")
         click.echo(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |")

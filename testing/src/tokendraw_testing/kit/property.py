@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from numpy.random import Generator
@@ -69,34 +69,23 @@ class Properties:
         self.all: list[Property] = []
         self._operation = operation
 
-    def required(self, name: str, *, is_long: bool = False) -> Callable[[Check], Check]:
+    def required(self, name: str, **options: Any) -> Callable[[Check], Check]:
         """Register a check for all providers; its docstring states the demand."""
-        return self.advertised(name, None, is_long=is_long)
+        return self.advertised(name, None, **options)
 
     def advertised(
         self,
         name: str,
         advertised: Callable[[Any], bool] | None,
         refusal: Refusal | None = None,
-        *,
-        needs_cuda: bool = False,
-        is_long: bool = False,
+        **options: Any,
     ) -> Callable[[Check], Check]:
-        """Register a check for providers with a capability."""
+        """Register a check for providers with a capability; options are further fields of the property."""
 
         def register(check: Check) -> Check:
-            self.all.append(
-                Property(
-                    name=name,
-                    about=(inspect.getdoc(check) or name).splitlines()[0],
-                    check=check,
-                    advertised=advertised,
-                    refusal=refusal,
-                    needs_cuda=needs_cuda,
-                    operation=self._operation,
-                    is_long=is_long,
-                )
-            )
+            about = (inspect.getdoc(check) or name).splitlines()[0]
+            made = Property(name=name, about=about, check=check, operation=self._operation, **options)
+            self.all.append(replace(made, advertised=advertised, refusal=refusal))
             return check
 
         return register
@@ -155,8 +144,7 @@ def select_properties(
     wanted = by_name if only is None else [only] if isinstance(only, str) else list(only)
     for name in wanted:
         if name not in by_name:
-            suggestions = difflib.get_close_matches(name, by_name, n=3)
-            near = f"Nearest: {one_of(map(repr, suggestions))}."
-            advice = near if suggestions else "See `tokendraw check --list`."
+            near = [repr(each) for each in difflib.get_close_matches(name, by_name, n=3)]
+            advice = f"Nearest: {one_of(near)}." if near else "See `tokendraw check --list`."
             raise InvalidParameterError(f"'only' needs the name of a property, found {name!r}. {advice}")
     return tuple(prop for name, prop in by_name.items() if name in wanted)

@@ -82,8 +82,9 @@ class Line:
 
     def __str__(self) -> str:
         """Say needed against found and state the demand, as a failing test prints it."""
-        text = f"{self.name}: {self.detail}\ndemanded: {self.about}"
-        return f"{text}\nraised in:\n{self.traceback.rstrip()}" if self.traceback else text
+        about = f"\ndemanded: {self.about}" if self.about else ""
+        raised = f"\nraised in:\n{self.traceback.rstrip()}" if self.traceback else ""
+        return f"{self.name}: {self.detail}{about}{raised}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

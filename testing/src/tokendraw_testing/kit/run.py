@@ -10,9 +10,8 @@ import itertools
 import re
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,7 +22,7 @@ from tokendraw import InvalidParameterError
 from tokendraw.plugin import one_thread
 from tokendraw.tools import all_of, format_error
 from tokendraw_testing.kit.property import Property, find, select_properties
-from tokendraw_testing.kit.report import Line, Report, Status
+from tokendraw_testing.kit.report import Line, Place, Report, Status
 from tokendraw_testing.kit.subject import Subject, require_refusal
 from tokendraw_testing.kit.trial import (
     FALSE_ALARM,
@@ -211,7 +210,7 @@ def fuzz(
     only: int | None = None,
     operation: str | None = None,
     jobs: int = 1,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int, float], None] | None = None,
 ) -> Report:
     """Check random cases of each operation in turn, for so many seconds; a finding does not end the run.
 
@@ -221,11 +220,11 @@ def fuzz(
     :param only: number of the only case to look at, however long it takes.
     :param operation: one of those that the subject offers; None: every one that the kit has random cases of.
     :param jobs: number of processes, as in :func:`run`.
-    :param progress: called after each case with the numbers of cases and of findings so far.
+    :param progress: called after each case with the numbers of cases and of findings so far, and their seconds.
     :raises InvalidParameterError: the kit has no random cases of it; or there are several ``jobs`` for a subject that
         is not installed.
     """
-    start = time.perf_counter()
+    start = first = time.perf_counter()
     offered = [name for name in subject.capabilities if operation in (None, name)]
     names = [name for name in offered if (kit := find(name)) and kit.fuzz]
     if not names:
@@ -235,37 +234,58 @@ def fuzz(
         )
 
     def cases() -> Iterator[Case]:
-        deadline = time.perf_counter() + seconds
+        nonlocal first
+        first = time.perf_counter()
+        deadline = first + seconds
         for number in itertools.count() if only is None else (only,):
             for name in names:
                 if only is None and time.perf_counter() >= deadline:
                     return
                 yield Case(name, number)
 
-    counts, good, findings = Counter[str](), dict[str, Line](), list[tuple[Case, Line]]()
+    good, findings = {name: _Sum() for name in names}, list[tuple[Case, Line]]()
     with contextlib.closing(results(subject, _check_case, cases(), jobs)) as found:
-        for case, line in found:
-            counts[case.operation] += 1
+        for number, (case, line) in enumerate(found, 1):
             if line.status is Status.FAILED:
                 findings.append((case, line))
             else:
-                good[case.operation] = _add(good.get(case.operation), line)
+                good[case.operation].add(line)
             if progress:
-                progress(counts.total(), len(findings))
-    lines = []
-    for name in offered:
-        options = ("--fuzz", f"{seconds:g}") if only is None else ("--fuzz-case", f"{subject.seed}:{only}")
-        again = ("--operation", name, *options)
-        if line := good.get(name):
-            number = counts[name] - sum(case.operation == name for case, _ in findings)
-            detail = f"{number:,} random case{'' if number == 1 else 's'}"
-            lines.append(replace(line, name=name, detail=detail, again=again))
-        elif not counts[name]:
-            needs = "time for a case" if name in names else "random cases in the kit"
-            lines.append(Line(name=name, status=Status.NOT_RUN, detail=f"needs {needs}, found none"))
+                progress(number, len(findings), time.perf_counter() - first)
+    options = ("--fuzz", f"{seconds:g}") if only is None else ("--fuzz-case", f"{subject.seed}:{only}")
+    lines = [
+        good[name].line(name, ("--operation", name, *options))
+        if name in names
+        else Line(name=name, status=Status.NOT_RUN, detail="needs random cases in the kit, found none")
+        for name in offered
+    ]
     lines += _first_of_each_sort(subject, findings)
     false_alarm = sum(line.checks for line in lines) * FIRST_LOOK_P * SECOND_LOOK_P
     return make_report(subject, lines, names, start=start, jobs=jobs, false_alarm=false_alarm)
+
+
+@dataclass
+class _Sum:
+    """The cases of an operation that went well."""
+
+    cases: int = 0
+    checks: int = 0
+    draws: int = 0
+    seconds: float = 0.0
+    looked: frozenset[Place] = frozenset()
+
+    def add(self, line: Line) -> None:
+        self.cases += 1
+        self.checks += line.checks
+        self.draws += line.draws
+        self.seconds += line.seconds
+        self.looked |= line.looked
+
+    def line(self, name: str, again: tuple[str, ...]) -> Line:
+        figures = {key: value for key, value in vars(self).items() if key != "cases"}
+        status = Status.PASSED if self.cases else Status.NOT_RUN
+        detail = f"{self.cases:,} random case{'' if self.cases == 1 else 's'}"
+        return Line(name=name, status=status, detail=detail, again=again, **figures)
 
 
 def _check_case(subject: Subject, case: Case) -> Line:
@@ -277,18 +297,6 @@ def _check_case(subject: Subject, case: Case) -> Line:
     rng = np.random.default_rng([subject.seed, case.number])
     line = attempt(lambda trial: hook(view, rng, trial), str(case), "", trial, subject.device)
     return replace(line, looked=frozenset(view.looked))
-
-
-def _add(total: Line | None, line: Line) -> Line:
-    if total is None:
-        return replace(line, p_value=None, worst="")
-    return replace(
-        total,
-        checks=total.checks + line.checks,
-        draws=total.draws + line.draws,
-        seconds=total.seconds + line.seconds,
-        looked=total.looked | line.looked,
-    )
 
 
 def _first_of_each_sort(subject: Subject, findings: Iterable[tuple[Case, Line]]) -> list[Line]:
