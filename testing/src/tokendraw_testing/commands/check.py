@@ -320,12 +320,15 @@ def _check_kept_sets(
     start = time.perf_counter()
     with progress("looking at kept sets"):
         found = sweep(subject, seconds or 0.0, operation, case and case.number)
+    options = ("--kept-sets", *(("--operation", operation) if operation else ()))
+    whole = (*options, "--fuzz", f"{seconds:g}") if case is None else (*options, "--fuzz-case", str(case))
     lines = [
         Line(
             name=way,
             status=Status.FAILED if count.wrong else Status.PASSED,
             detail=f"{count.rows:,} rows, {count.wrong:,} wrong, {count.uncertain:,} uncertain, "
             f"worst mass {count.worst_ratio:.4g}",
+            again=whole,
         )
         for way, count in sorted(found.counts.items())
     ]
@@ -337,13 +340,13 @@ def _check_kept_sets(
         draws=found.places.draws,
         p_value=found.places.p_value,
         worst=found.places.worst,
+        again=whole,
     )
     if found.fault and not found.findings:
         drawn = replace(drawn, status=Status.FAILED, detail=found.fault)
-    of_operation = ("--operation", operation) if operation else ()
     for finding in found.findings:
         batch = re.search(r"batch (\d+:\d+)", finding)
-        again = ("--kept-sets", *of_operation, "--fuzz-case", batch[1]) if batch else ()
+        again = (*options, "--fuzz-case", batch[1]) if batch else whole
         lines.append(Line(name="wrong row", status=Status.FAILED, detail=finding, again=again))
     return make_report(subject, [*lines, drawn], start=start), found.as_json()
 
