@@ -152,7 +152,8 @@ def _written_guards(storage: torch.Tensor, logits: torch.Tensor) -> list[tuple[i
     original = _guards(len(storage), storage.dtype, storage.device)
     original.as_strided(logits.shape, logits.stride(), logits.storage_offset()).copy_(logits)
     changed = (bits(storage) != bits(original)).view(len(original), -1).any(dim=1)
-    offsets, stride = (changed.nonzero().flatten() - logits.storage_offset()).tolist(), logits.stride(0)
+    first, stride = int(logits.storage_offset()), logits.stride(0)
+    offsets = (changed.nonzero().flatten() - first).tolist()
     rows = [min(max(offset // stride, 0), max(len(logits) - 1, 0)) for offset in offsets]
     return [(row, offset - row * stride) for row, offset in zip(rows, offsets, strict=True)]
 

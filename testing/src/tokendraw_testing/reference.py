@@ -25,8 +25,8 @@ TOKEN, TILE, XTC = 0, 1, 7
 TILE_SIZE = 1024
 NEAR_TIE = 2e-5
 """Two Gumbel maxima closer than this may swap places in float32."""
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-_WEYL = (0x9E3779B9, 0xBB67AE85)
+_MULTIPLIERS = np.array((0xD2511F53, 0xCD9E8D57), np.uint64)
+_WEYL = np.array((0x9E3779B9, 0xBB67AE85), np.uint64)
 _WORD = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 
@@ -38,25 +38,13 @@ def _words(*values: Any) -> list[Array]:
 
 def philox4x32(counter: Any, key: Any) -> tuple[Array, ...]:
     """Philox4x32-10 of Salmon et al. 2011: four counter words and two key words give four output words."""
-    m0, m1, w0, w1 = (np.uint64(x) for x in (*_MULTIPLIERS, *_WEYL))
+    (m0, m1), (w0, w1) = _MULTIPLIERS, _WEYL
     c0, c1, c2, c3, k0, k1 = _words(*counter, *key)
     for _ in range(10):
         p0, p1 = c0 * m0, c2 * m1
         c0, c1, c2, c3 = (p1 >> _32) ^ c1 ^ k0, p1 & _WORD, (p0 >> _32) ^ c3 ^ k1, p0 & _WORD
         k0, k1 = (k0 + w0) & _WORD, (k1 + w1) & _WORD
     return c0, c1, c2, c3
-
-
-def inverse_philox4x32(output: Any, key: tuple[int, int]) -> tuple[int, ...]:
-    """Invert Philox, a bijection of the counter for every key: from output words to counter."""
-    c = list(output)
-    inverses = [pow(m, -1, 1 << 32) for m in _MULTIPLIERS]
-    for step in reversed(range(10)):
-        k0, k1 = ((key[i] + step * _WEYL[i]) % (1 << 32) for i in (0, 1))
-        low0, low1 = c[3] * inverses[0] % (1 << 32), c[1] * inverses[1] % (1 << 32)
-        high0, high1 = low0 * _MULTIPLIERS[0] >> 32, low1 * _MULTIPLIERS[1] >> 32
-        c = [low0, c[0] ^ high1 ^ k0, low1, c[2] ^ high0 ^ k1]
-    return tuple(c)
 
 
 def random_words(seed: Any, position: Any, index: Any, stream: Any) -> tuple[Array, ...]:

@@ -10,8 +10,9 @@ import itertools
 import re
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,7 +23,7 @@ from tokendraw import InvalidParameterError
 from tokendraw.plugin import one_thread
 from tokendraw.tools import all_of, format_error
 from tokendraw_testing.kit.property import Property, find, select_properties
-from tokendraw_testing.kit.report import Line, Place, Report, Status
+from tokendraw_testing.kit.report import Line, Report, Status
 from tokendraw_testing.kit.subject import Subject, require_refusal
 from tokendraw_testing.kit.trial import (
     FALSE_ALARM,
@@ -243,49 +244,35 @@ def fuzz(
                     return
                 yield Case(name, number)
 
-    good, findings = {name: _Sum() for name in names}, list[tuple[Case, Line]]()
+    options = ("--fuzz", f"{seconds:g}") if only is None else ("--fuzz-case", f"{subject.seed}:{only}")
+    none = Line(name="", status=Status.NOT_RUN, detail="needs random cases, found none")
+    good = {name: replace(none, name=name, again=("--operation", name, *options)) for name in offered}
+    counts, findings = Counter[str](), list[tuple[Case, Line]]()
     with contextlib.closing(results(subject, _check_case, cases(), jobs)) as found:
         for number, (case, line) in enumerate(found, 1):
             if line.status is Status.FAILED:
                 findings.append((case, line))
             else:
-                good[case.operation].add(line)
+                counts[case.operation] += 1
+                good[case.operation] = _add(good[case.operation], line, counts[case.operation])
             if progress:
                 progress(number, len(findings), time.perf_counter() - first)
-    options = ("--fuzz", f"{seconds:g}") if only is None else ("--fuzz-case", f"{subject.seed}:{only}")
-    lines = [
-        good[name].line(name, ("--operation", name, *options))
-        if name in names
-        else Line(name=name, status=Status.NOT_RUN, detail="needs random cases in the kit, found none")
-        for name in offered
-    ]
-    lines += _first_of_each_sort(subject, findings)
+    lines = [*good.values(), *_first_of_each_sort(subject, findings)]
     false_alarm = sum(line.checks for line in lines) * FIRST_LOOK_P * SECOND_LOOK_P
     return make_report(subject, lines, names, start=start, jobs=jobs, false_alarm=false_alarm)
 
 
-@dataclass
-class _Sum:
-    """The cases of an operation that went well."""
-
-    cases: int = 0
-    checks: int = 0
-    draws: int = 0
-    seconds: float = 0.0
-    looked: frozenset[Place] = frozenset()
-
-    def add(self, line: Line) -> None:
-        self.cases += 1
-        self.checks += line.checks
-        self.draws += line.draws
-        self.seconds += line.seconds
-        self.looked |= line.looked
-
-    def line(self, name: str, again: tuple[str, ...]) -> Line:
-        figures = {key: value for key, value in vars(self).items() if key != "cases"}
-        status = Status.PASSED if self.cases else Status.NOT_RUN
-        detail = f"{self.cases:,} random case{'' if self.cases == 1 else 's'}"
-        return Line(name=name, status=status, detail=detail, again=again, **figures)
+def _add(total: Line, line: Line, count: int) -> Line:
+    """Add a case to those of its operation that went well."""
+    return replace(
+        total,
+        status=Status.PASSED,
+        detail=f"{count:,} random case{'' if count == 1 else 's'}",
+        checks=total.checks + line.checks,
+        draws=total.draws + line.draws,
+        seconds=total.seconds + line.seconds,
+        looked=total.looked | line.looked,
+    )
 
 
 def _check_case(subject: Subject, case: Case) -> Line:
