@@ -29,6 +29,8 @@ _MULTIPLIERS = np.array((0xD2511F53, 0xCD9E8D57), np.uint64)
 _WEYL = np.array((0x9E3779B9, 0xBB67AE85), np.uint64)
 _WORD = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
+_BLOCK = 1 << 13
+"""Counters computed at once: their state fits a second-level cache."""
 
 
 def _words(*values: Any) -> list[Array]:
@@ -38,8 +40,17 @@ def _words(*values: Any) -> list[Array]:
 
 def philox4x32(counter: Any, key: Any) -> tuple[Array, ...]:
     """Philox4x32-10 of Salmon et al. 2011: four counter words and two key words give four output words."""
+    words = _words(*counter, *key)
+    size = np.broadcast(*words).size
+    if size <= _BLOCK or any(word.shape not in ((), (size,)) for word in words):
+        return _ten_rounds(*words)
+    starts = range(0, size, _BLOCK)
+    blocks = [_ten_rounds(*(x[i : i + _BLOCK] if x.ndim else x for x in words)) for i in starts]
+    return tuple(map(np.concatenate, zip(*blocks, strict=True)))
+
+
+def _ten_rounds(c0: Array, c1: Array, c2: Array, c3: Array, k0: Array, k1: Array) -> tuple[Array, ...]:
     (m0, m1), (w0, w1) = _MULTIPLIERS, _WEYL
-    c0, c1, c2, c3, k0, k1 = _words(*counter, *key)
     for _ in range(10):
         p0, p1 = c0 * m0, c2 * m1
         c0, c1, c2, c3 = (p1 >> _32) ^ c1 ^ k0, p1 & _WORD, (p0 >> _32) ^ c3 ^ k1, p0 & _WORD
