@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import importlib_metadata
 import pytest
@@ -19,7 +20,7 @@ from fake_dists import deadly, fake_dists, plugin
 from tokendraw_testing import Line, Report, Status, properties
 from tokendraw_testing.filter_check import line_names
 from tokendraw_testing.kit import run as running
-from tokendraw_testing.kit.report import FuzzFinding, FuzzReport, Place
+from tokendraw_testing.kit.report import Place
 from tokendraw_testing.kit.trial import MOST_CHECKS
 
 HEADING = (
@@ -28,7 +29,7 @@ HEADING = (
     f"torch {importlib_metadata.version('torch')}\n\n"
 )
 
-SMALL = Place("sample", "float32", 1 << 10, "unseeded")
+SMALL = Place("sample", "float32", 1 << 10)
 EXACT = Line(name="greedy rows", status=Status.PASSED, detail="5 vocabularies", about="Argmax.", seconds=0.25)
 STATISTICAL = Line(
     name="top_p",
@@ -40,7 +41,7 @@ STATISTICAL = Line(
     p_value=0.03412,
     worst="top_p = 0.1: token 6 drawn 1757 times, expected 1670.8",
     seconds=3.0,
-    looked=((SMALL, 7),),
+    looked=frozenset({SMALL}),
 )
 REFUSED = Line(
     name="ranks", status=Status.REFUSED, detail="'native' cannot serve it: a long story", about="Ranks."
@@ -269,47 +270,43 @@ def test_an_interrupt_ends_all_processes_at_once(install, tmp_path):
 
 # Random cases, and places without a look.
 
-SEEDED = SMALL._replace(kind="seeded")
-WRONG_CASE = FuzzFinding(operation="sample", number=17, detail="token 5 needs a draw, found token 6", times=3)
-RAISING_CASE = FuzzFinding(
-    operation="verify",
-    number=40,
-    detail="a call raised RuntimeError: no kernel",
-    traceback='  File "/acme/sampler.py", line 31, in sample\n    return draw(logits)\n',
+CASES = Line(name="sample", status=Status.PASSED, detail="1,198 random cases", looked=frozenset({SMALL}))
+WRONG_CASE = Line(
+    name="sample, case 17",
+    status=Status.FAILED,
+    detail="token 5 needs a draw, found token 6; 2 more differ in numbers alone",
+    again=("--operation", "sample", "--fuzz-case", "0:17"),
+)
+RAISING_CASE = replace(
+    RAISED, name="verify, case 40", about="", again=("--operation", "verify", "--fuzz-case", "0:40")
 )
 
 
 @pytest.fixture
 def finds(monkeypatch):
-    """``finds(*findings)``: random cases report the findings; returns the calls."""
-    calls = []
+    """``finds(*lines)``: random cases are reported by the lines."""
 
-    def find(*findings, checks=0):
+    def find(*lines):
         def run(subject, seconds, *, operation=None, jobs=1, progress=None):
-            calls.append((subject, seconds, operation, jobs))
-            return FuzzReport(
+            return Report(
                 sampler=subject.name,
                 device=str(subject.device),
                 quick=subject.effort.quick,
                 seed=subject.seed,
-                cases={"sample": 1200, "verify": 34},
-                left_out=("another_thing",),
-                checks=checks,
-                findings=findings,
-                looked=((SEEDED, 5000),),
-                places=(SEEDED, SEEDED._replace(up_to=None)),
+                false_alarm=0.0,
+                lines=lines,
+                places=(SMALL, SMALL._replace(up_to=None)),
                 jobs=jobs,
                 elapsed=60.25,
             )
 
         monkeypatch.setattr(running, "fuzz", run)
-        return calls
 
     return find
 
 
 def test_a_finding_stands_with_the_command_that_repeats_it(finds):
-    finds(WRONG_CASE, RAISING_CASE)
+    finds(CASES, WRONG_CASE, RAISING_CASE)
     result = check("native", "--fuzz", "60", "--gumbel-dtype", "fp64")
     assert result.stdout == screen("a finding stands with the command that repeats it")
     assert result.exit_code == 1
@@ -328,18 +325,23 @@ class TestAFinding:
     def test_it_is_repeated_by_its_command(self):
         result = check("acme", "--fuzz", "2", "--json", "--quick")
         assert result.exit_code == 1
-        finding = json.loads(result.stdout)["findings"][0]
+        finding = failure(result)
         program, *arguments = shlex.split(finding["again"])
         assert program == "tokendraw"
         again = call(*arguments, "--json")
         assert again.exit_code == 1
-        (same,) = json.loads(again.stdout)["findings"]
-        assert {**same, "times": 0} == {**finding, "times": 0}
+        assert failure(again) == finding
+
+
+def failure(result):
+    """The first failed line of a run, without its time and the number of like ones."""
+    line = next(line for line in json.loads(result.stdout)["lines"] if line["status"] == "failed")
+    return {**line, "seconds": 0.0, "detail": line["detail"].partition("; ")[0]}
 
 
 def test_kept_sets_are_counted_by_operation_and_way():
     result = call("check", "native", "--device", "cpu", "--kept-sets", "--fuzz-case", "0:1")
     assert result.exit_code == 0
-    assert result.stdout.startswith(HEADING + "way ")
-    assert re.search(r"^verify: p +\d+ +0 +\d+ +1 *$", result.stdout, re.MULTILINE)
-    assert re.search(r"^0 of \d+ rows wrong, in 1 batches\.$", result.stdout, re.MULTILINE)
+    assert result.stdout.startswith(HEADING + "property ")
+    row = r"^verify: p +passed +\d+ rows, 0 wrong, \d+ uncertain, worst mass 1 *$"
+    assert re.search(row, result.stdout, re.MULTILINE)

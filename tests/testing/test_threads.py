@@ -75,7 +75,7 @@ def test_the_remaining_lines_and_random_cases_compute_with_a_single_thread(two_t
     Watching.seen = []
     under_test = sampler(Watching)
     assert run(under_test, only=["output", "crossed logprobs"]).passed
-    assert not fuzz(under_test, 0.2).findings
+    assert fuzz(under_test, 0.2).passed
     assert set(Watching.seen) == {1}
     assert torch.get_num_threads() == 2
 

@@ -66,11 +66,11 @@ def _test_of(prop: Property) -> Callable[[SamplerConformance, Subject], None]:
         line = check(subject, prop)
         if line is None:
             pytest.skip(f"{subject.name} does not advertise it")
-        if line.status is Status.NOT_RUN:
+        elif line.status is Status.NOT_RUN:
             pytest.skip(line.detail)
-        if line.status is Status.EXPECTED:
+        elif line.status is Status.EXPECTED:
             pytest.xfail(line.detail)
-        if line.status is Status.FAILED:
+        elif line.status is Status.FAILED:
             pytest.fail(str(line), pytrace=False)  # the frames that matter are those of the sampler
 
     test.__name__ = test_name(prop)

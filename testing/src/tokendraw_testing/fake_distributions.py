@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import keyword
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-_VERSION = re.compile(r"[A-Za-z0-9.!+_]+")
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_ENTRY = re.compile(r"[^\[#;=\s][^=\n]*")
 
 
 def fake_dist(
@@ -39,22 +39,23 @@ def fake_dist(
     :param metadata: text of METADATA, where ``{name}`` and ``{version}`` are filled in; None leaves the file out.
     :param where: name of the sub-folder, so that one distribution can be installed twice. Default: name and
         version.
-    :raises ValueError: an installer would not accept a name.
+    :raises ValueError: an installer would not accept the name of the distribution, of an entry point or of a module.
     :raises FileExistsError: the sub-folder holds this version of the distribution already.
     """
-    _check("'name'", name, _NAME.fullmatch(name), "a distribution's name", "Use letters, digits and dots")
-    _check("'version'", version, _VERSION.fullmatch(version), "a version", "Use letters, digits and dots")
+    groups = {"plugins": plugins or {}, "filters": filters or {}, "operations": operations or {}}
+    _check("name", [name], _NAME.fullmatch, "a distribution's name", "Use letters, digits and dots")
+    for group, entries in groups.items():
+        _check(group, entries, _ENTRY.fullmatch, "names of entry points", "Use letters and dashes")
+    _check("modules", modules or (), _MODULE.fullmatch, "names that can be imported", "Use an identifier")
     folder = tmp_path / (where or f"{name}-{version}")
     info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     if info.exists():
         raise FileExistsError(f"{name!r} {version} needs a new folder, found {str(info)!r}. Pass where=.")
-    groups = {"plugins": plugins or {}, "filters": filters or {}, "operations": operations or {}}
-    entry_points = "".join(_entry_points(group, entries) for group, entries in groups.items() if entries)
-    files = {info / "entry_points.txt": entry_points} if entry_points else {}
-    files |= _sources(folder, modules or {})
+    files = _sources(folder, modules or {})
+    if entry_points := "".join(_section(group, entries) for group, entries in groups.items() if entries):
+        files[info / "entry_points.txt"] = entry_points
     if metadata is not None:
-        text = metadata.replace("{name}", name).replace("{version}", version)
-        files[info / "METADATA"] = text
+        files[info / "METADATA"] = metadata.replace("{name}", name).replace("{version}", version)
     info.mkdir(parents=True)
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,12 +63,7 @@ def fake_dist(
     return folder
 
 
-def _entry_points(group: str, entries: Mapping[str, str]) -> str:
-    for name, value in entries.items():
-        is_name = name.strip() and not name.startswith(("[", "#", ";")) and not set(name) & set("=\n\r")
-        _check(f"'{group}'", name, is_name, "names of entry points", "Use letters and dashes")
-        is_line = isinstance(value, str) and value.strip() and not set(value) & set("\n\r")
-        _check(f"{name!r} in '{group}'", value, is_line, "one line of text", "Write module:object")
+def _section(group: str, entries: Mapping[str, str]) -> str:
     return "".join([f"[tokendraw.{group}]\n", *(f"{name} = {value}\n" for name, value in entries.items())])
 
 
@@ -76,16 +72,17 @@ def _sources(folder: Path, modules: Mapping[str, str]) -> dict[Path, str]:
     files: dict[Path, str] = {}
     for module, source in modules.items():
         parts = module.split(".")
-        is_module = all(part.isidentifier() and not keyword.iskeyword(part) for part in parts)
-        _check("'modules'", module, is_module, "names that can be imported", "Use an identifier")
-        is_package = any(name.startswith(f"{module}.") for name in modules)
         path = folder.joinpath(*parts)
+        is_package = any(name.startswith(f"{module}.") for name in modules)
         files[path / "__init__.py" if is_package else path.with_suffix(".py")] = textwrap.dedent(source)
         for depth in range(1, len(parts)):
             files.setdefault(folder.joinpath(*parts[:depth], "__init__.py"), "")
     return files
 
 
-def _check(subject: str, text: str, holds: object, needed: str, advice: str) -> None:
-    if not holds:
-        raise ValueError(f"{subject} needs {needed}, found {text!r}. {advice}.")
+def _check(
+    subject: str, names: Iterable[str], is_right: Callable[[str], object], needed: str, advice: str
+) -> None:
+    for name in names:
+        if not is_right(name):
+            raise ValueError(f"'{subject}' needs {needed}, found {name!r}. {advice}.")

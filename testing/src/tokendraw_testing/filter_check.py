@@ -22,7 +22,7 @@ import tokendraw
 from tokendraw import InvalidParameterError, SamplingParams, TokendrawError, filters
 from tokendraw.resolution import State, detect_host
 from tokendraw.tools import all_of, find_device, one_of
-from tokendraw_testing import cases, reference_floors
+from tokendraw_testing import cases, reference_filters
 from tokendraw_testing.kit.device import require_no_wait
 from tokendraw_testing.kit.report import Line, Report
 from tokendraw_testing.kit.run import attempt
@@ -52,7 +52,7 @@ class _Row(NamedTuple):
     y: Array
     """Of the finite logits, [n] float64."""
     value: float
-    moments: reference_floors.Moments
+    moments: reference_filters.Moments
     floor: float
     """From float64 moments."""
 
@@ -189,10 +189,10 @@ def check_filter(
     names, values = _select(line_names(subjects), only), _accepted(name, values)
     lines, abouts = list[Line](), line_names(subjects)
 
-    def floor(value: float, moments: reference_floors.Moments) -> float:
+    def floor(value: float, moments: reference_filters.Moments) -> float:
         return float(filters.combined_floor(*_arguments(rule, [(value, moments)], torch.float64, "cpu"))[0])
 
-    with nullcontext() if is_shipped else reference_floors.given_floor(name, floor):
+    with nullcontext() if is_shipped else reference_filters.given_floor(name, floor):
 
         @functools.cache
         def made() -> _Check:
@@ -235,7 +235,7 @@ def line_names(samplers: Iterable[str] = ()) -> dict[str, str]:
 
 def _arguments(
     rule: filters.Filter,
-    rows: Sequence[tuple[float, reference_floors.Moments]],
+    rows: Sequence[tuple[float, reference_filters.Moments]],
     dtype: torch.dtype,
     device: torch.device | str,
 ) -> tuple[list[str], torch.Tensor, filters.RowMoments]:
@@ -256,12 +256,12 @@ def _arguments(
 def _rows(
     designs: Iterable[tuple[str, Array]],
     values: Sequence[float],
-    floor: Callable[[float, reference_floors.Moments], float],
+    floor: Callable[[float, reference_filters.Moments], float],
 ) -> list[_Row]:
     rows = []
     for design, y in designs:
         finite = y[y > -np.inf]
-        moments = reference_floors.moments(*np.unique(-finite, return_counts=True))
+        moments = reference_filters.moments(*np.unique(-finite, return_counts=True))
         rows += [_Row(design, finite, value, moments, floor(value, moments)) for value in values]
     return rows
 
@@ -269,7 +269,7 @@ def _rows(
 def _shipped(name: str, y: Array, value: float) -> Array:
     """Mark the tokens that the kit's floors of tokendraw's own filters keep."""
     depths, counts = np.unique(-y, return_counts=True)
-    return np.asarray(-y <= reference_floors.floor_depth(depths, counts, {name: value}))
+    return np.asarray(-y <= reference_filters.floor_depth(depths, counts, {name: value}))
 
 
 def _select(lines: Iterable[str], only: Iterable[str]) -> list[str]:

@@ -19,7 +19,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pytest
 import torch
@@ -87,7 +87,7 @@ def poisoned_buffer() -> Iterator[PoisonedBuffer]:
     It returns zeros [rows, size] to be filled: a view from element ``offset`` of the storage on, with ``stride``
     elements from one row to the next. A stride below the size is a ValueError: rows would be guards of others.
     """
-    buffers: list[_Buffer] = []
+    buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def allocate(
         rows: int,
@@ -102,14 +102,15 @@ def poisoned_buffer() -> Iterator[PoisonedBuffer]:
                 f"'stride' needs to be at least the size, {size}, found {stride}. Pass a larger one."
             )
         storage = _guards(offset + rows * stride + _TRAILING_GUARDS, dtype, device)
-        buffers.append(_Buffer(storage, rows, size, stride, offset))
-        return buffers[-1].logits(storage).zero_()
+        logits = storage.as_strided((rows, size), (stride, 1), offset).zero_()
+        buffers.append((storage, logits))
+        return logits
 
     yield allocate
-    for buffer in buffers:
-        written = buffer.written_guards()
+    for storage, logits in buffers:
+        written = _written_guards(storage, logits)
         assert written == [], (
-            f"what lies around {buffer.rows} rows of {buffer.size} logits needs to be left alone, "
+            f"what lies around {logits.shape[0]} rows of {logits.shape[1]} logits needs to be left alone, "
             "found it written to at these (row, column)"
         )
 
@@ -140,32 +141,21 @@ def fake_dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeD
             del sys.modules[name]
 
 
-class _Buffer(NamedTuple):
-    storage: torch.Tensor
-    rows: int
-    size: int
-    stride: int
-    offset: int
-
-    def logits(self, storage: torch.Tensor) -> torch.Tensor:
-        """Return the logits [rows, size] within the storage, or the same view of a tensor of equal length."""
-        return storage.as_strided((self.rows, self.size), (self.stride, 1), self.offset)
-
-    def written_guards(self) -> list[tuple[int, int]]:
-        """List (row, column) of every changed guard; columns count from the first logit of the row."""
-        original = _guards(len(self.storage), self.storage.dtype, self.storage.device)
-        self.logits(original).copy_(self.logits(self.storage))
-        is_changed = bits(self.storage) != bits(original)
-        changed = is_changed.view(len(original), -1).any(dim=1)
-        offsets = (changed.nonzero().flatten() - self.offset).tolist()
-        rows = [min(max(offset // self.stride, 0), max(self.rows - 1, 0)) for offset in offsets]
-        return [(row, offset - row * self.stride) for row, offset in zip(rows, offsets, strict=True)]
-
-
 def _guards(count: int, dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
     guards = torch.full((count,), float("inf"), dtype=dtype, device=device)
     guards[1::2] = float("nan")
     return guards
+
+
+def _written_guards(storage: torch.Tensor, logits: torch.Tensor) -> list[tuple[int, int]]:
+    """List (row, column) of every changed guard; columns count from the first logit of the row."""
+    original = _guards(len(storage), storage.dtype, storage.device)
+    original.as_strided(logits.shape, logits.stride(), logits.storage_offset()).copy_(logits)
+    changed = (bits(storage) != bits(original)).view(len(original), -1).any(dim=1)
+    first, stride = int(logits.storage_offset()), logits.stride(0)
+    offsets = (changed.nonzero().flatten() - first).tolist()
+    rows = [min(max(offset // stride, 0), max(len(logits) - 1, 0)) for offset in offsets]
+    return [(row, offset - row * stride) for row, offset in zip(rows, offsets, strict=True)]
 
 
 def _skip_without_cuda() -> None:

@@ -32,8 +32,7 @@ from tokendraw_testing.kit.property import Properties, Property, find
 from tokendraw_testing.kit.statistical_tests import fit
 from tokendraw_testing.kit.subject import Subject
 from tokendraw_testing.kit.trial import Trial, Verdict, Violation
-from tokendraw_testing.reference_filters import EDGE
-from tokendraw_testing.reference_floors import EDGE as FLOOR_EDGE
+from tokendraw_testing.reference_filters import EDGE, FLOOR_EDGE
 
 _OPERATIONS: Final = ("sample", "verify", "score")
 _MODE: Final = "processed_logprobs"

@@ -17,7 +17,6 @@ from tokendraw_testing.cases.edits import MAX_TOKENS, EditRequest, Engine, pack_
 from tokendraw_testing.judges.edits import require_edits
 from tokendraw_testing.kit.device import capture
 from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
-from tokendraw_testing.kit.report import Place, places, width_class
 from tokendraw_testing.kit.subject import OperationSubject, require_unadvertised
 from tokendraw_testing.kit.trial import Trial, bits
 from tokendraw_testing.reference import Array
@@ -47,19 +46,6 @@ class ProcessSubject(OperationSubject):
     def dtypes(self) -> list[torch.dtype]:
         """Return the advertised dtypes."""
         return [getattr(torch, name) for name in self.capabilities.dtypes]
-
-    def places(self) -> tuple[Place, ...]:
-        """Cross the advertised dtypes, the served widths, and rows with and without drafts."""
-        c = self.capabilities
-        kinds = ("plain", "drafts") if c.drafts else ("plain",)
-        return places([self.operation], c.dtypes, c.max_vocab_size, kinds)
-
-    def rows_by_place(self, call: Any) -> Mapping[Place, int]:
-        """Count the rows of a call by place."""
-        rows, vocab_size = call.logits.shape
-        dtype = str(call.logits.dtype).removeprefix("torch.")
-        kind = "plain" if call.drafts is None else "drafts"
-        return {Place(self.operation, dtype, width_class(vocab_size), kind): rows} if rows else {}
 
     def vocab_size(self, size: int) -> int:
         """Limit a vocabulary size to the subject's limit."""

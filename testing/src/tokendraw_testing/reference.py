@@ -5,68 +5,130 @@ Nothing here imports tokendraw. Requests are read by attribute (``temperature``,
 ``tokendraw.SamplingParams`` fits; values outside the table of ranges are clamped. A row with an ``xtc_probability`` is
 that of a uniform below it: :func:`applies_xtc` tells whether it is for a seed.
 
-A row is sorted once, into its distinct values with their counts, and every filter is a range of those that it keeps:
+First stand the random numbers of the contract, Philox and its variates, then rows and draws. A row is sorted once, into
+its distinct values with their counts, and every filter is a range of those that it keeps:
 see :mod:`tokendraw_testing.reference_filters`.
 """
 
 import functools
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from tokendraw_testing.reference_filters import EDGE, KeptLevels, levels_near
-from tokendraw_testing.reference_noise import (
-    Array,
-    Drawing,
-    NoiseRequest,
-    gumbel,
-    gumbel_of,
-    inverse_philox4x32,
-    philox4x32,
-    random_words,
-    together,
-    uniform,
-    uniforms,
-)
-
-__all__ = [
-    "EDGE",
-    "NEAR_TIE",
-    "TILE",
-    "TILE_SIZE",
-    "TOKEN",
-    "XTC",
-    "Array",
-    "Drawing",
-    "NoiseRequest",
-    "ReferenceRow",
-    "SortedLogits",
-    "applies_xtc",
-    "ceiling",
-    "centre",
-    "draw",
-    "drawing",
-    "gumbel",
-    "has_merged_levels",
-    "inverse_philox4x32",
-    "levels_near",
-    "log_kept_mass",
-    "log_softmax",
-    "philox4x32",
-    "prepare",
-    "random_words",
-    "rank",
-    "threshold",
-    "together",
-    "uniform",
-    "values",
-]
+from tokendraw_testing.reference_filters import EDGE as EDGE
+from tokendraw_testing.reference_filters import Array as Array
+from tokendraw_testing.reference_filters import KeptLevels
 
 TOKEN, TILE, XTC = 0, 1, 7
 TILE_SIZE = 1024
 NEAR_TIE = 2e-5
 """Two Gumbel maxima closer than this may swap places in float32."""
+_MULTIPLIERS = np.array((0xD2511F53, 0xCD9E8D57), np.uint64)
+_WEYL = np.array((0x9E3779B9, 0xBB67AE85), np.uint64)
+_WORD = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
+_BLOCK = 1 << 13
+"""Counters computed at once: their state fits a second-level cache."""
+
+
+def _words(*values: Any) -> list[Array]:
+    """The values, modulo 2**32, as uint64 arrays."""
+    return [np.asarray(value, np.uint64) & _WORD for value in values]
+
+
+def philox4x32(counter: Any, key: Any) -> tuple[Array, ...]:
+    """Philox4x32-10 of Salmon et al. 2011: four counter words and two key words give four output words."""
+    words = _words(*counter, *key)
+    size = np.broadcast(*words).size
+    if size <= _BLOCK or any(word.shape not in ((), (size,)) for word in words):
+        return _ten_rounds(*words)
+    starts = range(0, size, _BLOCK)
+    blocks = [_ten_rounds(*(x[i : i + _BLOCK] if x.ndim else x for x in words)) for i in starts]
+    return tuple(map(np.concatenate, zip(*blocks, strict=True)))
+
+
+def _ten_rounds(c0: Array, c1: Array, c2: Array, c3: Array, k0: Array, k1: Array) -> tuple[Array, ...]:
+    (m0, m1), (w0, w1) = _MULTIPLIERS, _WEYL
+    for _ in range(10):
+        p0, p1 = c0 * m0, c2 * m1
+        c0, c1, c2, c3 = (p1 >> _32) ^ c1 ^ k0, p1 & _WORD, (p0 >> _32) ^ c3 ^ k1, p0 & _WORD
+        k0, k1 = (k0 + w0) & _WORD, (k1 + w1) & _WORD
+    return c0, c1, c2, c3
+
+
+def random_words(seed: Any, position: Any, index: Any, stream: Any) -> tuple[Array, ...]:
+    """Output words of the counter (index, position low, position high, stream) under the key ``seed``."""
+    seed, position = (
+        np.uint64(v % (1 << 64)) if isinstance(v, int) else np.asarray(v).astype(np.uint64)
+        for v in (seed, position)
+    )
+    return philox4x32((index, position & _WORD, position >> _32, stream), (seed & _WORD, seed >> _32))
+
+
+def uniform(w0: Any, w1: Any = None) -> Array:
+    """``(w0 + 1/2) / 2**32``, or with ``w1`` the 53-bit ``((w0 * 2**21 + w1 >> 11) + 1/2) / 2**53``."""
+    if w1 is None:
+        return np.asarray((np.asarray(w0, np.float64) + 0.5) / 2.0**32)
+    (w0, w1) = _words(w0, w1)
+    bits = (w0 << np.uint64(21)) | (w1 >> np.uint64(11))
+    return np.asarray((bits.astype(np.float64) + 0.5) / 2.0**53)
+
+
+def uniforms(seed: Any, position: Any, index: Any, stream: Any, dtype: str = "fp32") -> Array:
+    """Uniform variates in float64; ``dtype`` says only how many bits of noise make them."""
+    w0, w1, _, _ = random_words(seed, position, index, stream)
+    return uniform(w0, w1 if dtype == "fp64" else None)
+
+
+def gumbel_of(u: Array) -> Array:
+    """``-log(-log1p(-u))``."""
+    return np.asarray(-np.log(-np.log1p(-u)))
+
+
+def gumbel(seed: Any, position: Any, index: Any, stream: Any, dtype: str = "fp32") -> Array:
+    """Gumbel variates in float64, ``dtype`` as in :func:`uniforms`."""
+    return gumbel_of(uniforms(seed, position, index, stream, dtype))
+
+
+class NoiseRequest(NamedTuple):
+    """The next uniform variates of a draw: position, ids or tile numbers, and stream."""
+
+    position: int
+    ids: Array
+    stream: int
+
+
+Answer = TypeVar("Answer")
+Drawing = Generator[NoiseRequest, Array, Answer]
+"""A draw, or several in a row, as a generator from requests for noise and variates to the result."""
+
+
+def together(draws: Sequence[Drawing[Answer]], seeds: Sequence[int], dtype: str = "fp32") -> list[Answer]:
+    """Run many draws at once, each with its seed: one call makes the next variates of all draws."""
+    done: dict[int, Answer] = {}
+    variates: dict[int, Any] = dict.fromkeys(range(len(draws)))
+    while variates:
+        requests: dict[int, NoiseRequest] = {}
+        for i, known in variates.items():
+            try:
+                requests[i] = draws[i].send(known)
+            except StopIteration as stop:
+                done[i] = stop.value
+        variates = _variates(requests, seeds, dtype) if requests else {}
+    return [done[i] for i in range(len(draws))]
+
+
+def _variates(requests: dict[int, NoiseRequest], seeds: Sequence[int], dtype: str) -> dict[int, Array]:
+    counters = [(seeds[i] % (1 << 64), ask.position, ask.stream) for i, ask in requests.items()]
+    sizes = [len(ask.ids) for ask in requests.values()]
+    seeds_of, positions, streams = (
+        np.repeat(np.array(x, np.uint64), sizes) for x in zip(*counters, strict=True)
+    )
+    ids = np.concatenate([ask.ids for ask in requests.values()])
+    parts = np.split(uniforms(seeds_of, positions, ids, streams, dtype), np.cumsum(sizes)[:-1])
+    return dict(zip(requests, parts, strict=True))
 
 
 @dataclass(frozen=True)
@@ -95,13 +157,8 @@ class SortedLogits:
     @functools.cached_property
     def levels(self) -> tuple[Array, Array]:
         """The distinct values in descending order, and how many tokens have each: float64 and int64."""
-        ordered = np.sort(self.x)[::-1]
-        is_first = np.ones(len(ordered), bool)
-        np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
-        first = np.flatnonzero(is_first)
-        counts = np.empty_like(first)
-        counts[:-1], counts[-1] = first[1:] - first[:-1], len(ordered) - first[-1]
-        return ordered[first], counts
+        ascending, counts = np.unique(self.x, return_counts=True)
+        return ascending[::-1], counts[::-1]
 
     def depths(self, temperature: float) -> Array:
         """How far each level lies below the largest: ``-y``, ascending."""
@@ -149,14 +206,9 @@ def _scaled(x: Array, top: float, temperature: float) -> Array:
     return y
 
 
-def centre(x: Array) -> Array:
-    """``x - max x``: a row with +inf has no other finite result, and a row of -inf is unchanged."""
-    return _scaled(x, float(x.max()), 1.0)
-
-
 def log_softmax(values: Array) -> Array:
     """Log-softmax; all -inf for a row without any mass."""
-    centred = centre(values)
+    centred = _scaled(values, float(values.max()), 1.0)
     mass = np.exp(centred).sum()
     return centred - np.log(mass) if mass > 0 else centred
 

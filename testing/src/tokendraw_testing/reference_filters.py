@@ -1,24 +1,26 @@
 """Applies the filters of a request to the levels of a row, in the order that it asks for, in float64 with numpy alone.
 
 A row is given by its levels, the distinct values in descending order: how far each lies below the largest, and how many
-tokens have it. Every filter keeps a range of levels. Nothing here imports tokendraw.
+tokens have it. Every filter keeps a range of levels. Behind them stand the floors of the filters from moments that
+tokendraw ships. Nothing here imports tokendraw.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from tokendraw_testing import reference_floors
 
 Array = NDArray[Any]
 
 EDGE = 1e-6
 """Decisions of a filter that lie closer to its threshold than this are left to the rounding of float32."""
+FLOOR_EDGE = 1e-5
+"""Levels closer to a floor than this are left to float32, in which samplers pass moments to filters."""
 
 
 @dataclass
@@ -60,19 +62,19 @@ class KeptLevels:
         return np.asarray(self.counts[kept] * np.exp(self.depths[self.first] - self.depths[kept]))
 
 
-def levels_near(depths: Array, depth: float) -> tuple[int, int]:
-    """Range of levels, from the first to behind the last, within ``EDGE`` of a threshold."""
-    slack = EDGE * max(1.0, depth) if depth < np.inf else 0.0
+def levels_near(depths: Array, depth: float, edge: float = EDGE) -> tuple[int, int]:
+    """Range of levels, from the first to behind the last, within ``edge`` of a threshold."""
+    slack = edge * max(1.0, depth) if depth < np.inf else 0.0
     return int(depths.searchsorted(depth - slack)), int(depths.searchsorted(depth + slack, "right"))
 
 
 def _floors(kept: KeptLevels, params: Any) -> None:
     if not getattr(params, "filters", None):
         return
-    depth = reference_floors.floor_depth(kept.depths, kept.counts, params.filters)
+    depth = floor_depth(kept.depths, kept.counts, params.filters)
     kept.keep_above(depth)
-    first, last = reference_floors.levels_near(kept.depths, depth)
-    kept.require(first == last)
+    first, last = levels_near(kept.depths, depth, FLOOR_EDGE)
+    kept.require(depth == np.inf or last <= max(first, 1))  # the largest is kept wherever the floor lies
 
 
 def _min_p(kept: KeptLevels, params: Any) -> None:
@@ -140,3 +142,72 @@ def _xtc(kept: KeptLevels, params: Any) -> None:
 _Stages = Sequence[Callable[[KeptLevels, Any], None]]
 _STAGES: _Stages = (_floors, _min_p, _top_k, _typical_p, _top_p, _xtc)
 _LAST: _Stages = (_floors, _top_k, _typical_p, _top_p, _min_p, _xtc)
+
+
+class Moments(NamedTuple):
+    """Moments of y over the finite logits of a row, as :class:`tokendraw.filters.RowMoments`, in float64.
+
+    :ivar number: ``RowMoments.count``, which is a method of tuples.
+    """
+
+    number: float
+    mean: float
+    std: float
+    log_mass: float
+    entropy: float
+    collision: float
+
+
+_given: dict[str, Callable[[float, Moments], float]] = {}
+
+
+def moments(depths: Array, counts: Array) -> Moments:
+    """Compute the moments of a row with ``counts`` tokens at ``depths`` below the largest."""
+    is_finite = depths < np.inf
+    y, weights = -depths[is_finite], counts[is_finite]
+    mean = (y * weights).sum() / weights.sum()
+    variance = ((y - mean) ** 2 * weights).sum() / weights.sum()
+    log_mass = float(np.log((np.exp(y) * weights).sum()))
+    p = np.exp(y - log_mass)
+    return Moments(
+        number=float(weights.sum()),
+        mean=float(mean),
+        std=float(np.sqrt(variance)),
+        log_mass=log_mass,
+        entropy=float((p * weights * (log_mass - y)).sum()),
+        collision=float((p * p * weights).sum()),
+    )
+
+
+def floor_depth(depths: Array, counts: Array, filters: Mapping[str, float]) -> float:
+    """Return how far below the largest logit the highest floor of a request lies; inf without any."""
+    row = moments(depths, counts)
+    floors = [_floor(name, float(np.float32(value)), row) for name, value in filters.items()]
+    return max(0.0, -max(floors, default=-np.inf))
+
+
+@contextmanager
+def given_floor(name: str, floor: Callable[[float, Moments], float]) -> Iterator[None]:
+    """Take the floor of a filter that tokendraw does not ship from a function of its value and float64 moments."""
+    _given[name] = floor
+    try:
+        yield
+    finally:
+        del _given[name]
+
+
+def _floor(name: str, value: float, row: Moments) -> float:
+    """Return the floor of a filter."""
+    if name in _given:
+        return _given[name](value, row)
+    if value == 0:  # off
+        return -np.inf
+    if name == "top_n_sigma":
+        return -value * row.std
+    if name == "epsilon_cutoff":
+        return float(np.log(value)) + row.log_mass
+    if name == "eta_cutoff":
+        return float(np.log(min(value, np.sqrt(value) * np.exp(-row.entropy)))) + row.log_mass
+    if name == "p_less":
+        return float(np.log(row.collision)) + row.log_mass
+    raise ValueError(f"'filters' needs filters that tokendraw ships, found {name!r}.")

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from tokendraw_testing import reference
-from tokendraw_testing.reference import Array, Drawing, NoiseRequest, ReferenceRow
-from tokendraw_testing.reference_noise import gumbel_of
+from tokendraw_testing.reference import Array, Drawing, NoiseRequest, ReferenceRow, gumbel_of
 
 Rows = Array | Sequence[ReferenceRow]
 """Rows of logits [n, V], or what :func:`tokendraw_testing.reference.prepare` made of them."""
@@ -112,14 +111,10 @@ def _walking_block(
 ) -> Drawing[Answer]:
     """Accept the drafts of a request up to the largest i with ``u_i <= h_i``, and draw a token more."""
     p, num_drafts = [distribution(row) for row in rows], len(drafts)
-    q, q_valid, q_certain = (
-        zip(
-            *(_draft_distribution(int(x), len(p[0]), i, params, probs, logits) for i, x in enumerate(drafts)),
-            strict=True,
-        )
-        if num_drafts
-        else ((), (), ())
-    )
+    drawn_by = [
+        _draft_distribution(int(x), len(p[0]), i, params, probs, logits) for i, x in enumerate(drafts)
+    ]
+    q = [each for each, _, _ in drawn_by]
     shares, lead, num_accepted = [1.0], np.inf, 0
     for i, x in enumerate(map(int, drafts)):
         can_be_drawn = 0 <= x < len(p[i]) and q[i][x] > 0
@@ -136,10 +131,11 @@ def _walking_block(
         if u <= likely:
             num_accepted = i
             break
-    certain = [row.certain for row in rows[: num_drafts or 1]] + list(q_certain)
+    certain = [row.certain for row in rows[: num_drafts or 1]] + [each for _, _, each in drawn_by]
     certain += [rows[-1].certain] if num_accepted == num_drafts else []
     lead = min(lead, np.inf if all(certain) else 0.0)
-    valid = all(row.valid for row in rows[: num_accepted + 1]) and all(q_valid[: num_accepted + 1])
+    valid = all(row.valid for row in rows[: num_accepted + 1])
+    valid = valid and all(each for _, each, _ in drawn_by[: num_accepted + 1])
     accepted, position = [int(x) for x in drafts[:num_accepted]], positions[num_accepted]
     if num_accepted == num_drafts:
         token, margin = yield from reference.drawing(rows[num_accepted], position)
@@ -167,11 +163,6 @@ def _draft_distribution(
 
 def _prepared(row: Any, params: Any) -> ReferenceRow:
     return row if isinstance(row, ReferenceRow) else reference.prepare(row, params)
-
-
-def recover(p: Array, q: Array, seed: int, position: int, dtype: str = "fp32") -> tuple[int, float]:
-    """Draw from the excess of p [V] over q [V], or from p without any excess, as ``reference.draw``."""
-    return reference.together([_recovering(p, q, position)], [seed], dtype)[0]
 
 
 def _recovering(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from types import MappingProxyType
@@ -38,7 +37,6 @@ from tokendraw.plugin import (
 )
 from tokendraw.tools import find_unsupported
 from tokendraw_testing.kit.property import Refusal
-from tokendraw_testing.kit.report import Place, places, width_class
 from tokendraw_testing.kit.subject import OperationSubject
 
 
@@ -69,11 +67,12 @@ class RowSubject(OperationSubject):
         self, logprobs_mode: LogprobsMode | None = None, gumbel_dtype: GumbelDtype | None = None
     ) -> Need:
         """Return the usual need with a logprobs mode and a precision of the noise; None: the usual value."""
-        fields: dict[str, Any] = {"logprobs_mode": logprobs_mode, "gumbel_dtype": gumbel_dtype}
-        return replace(self.usual_need, **{name: value for name, value in fields.items() if value})
+        usual = self.usual_need
+        mode, dtype = logprobs_mode or usual.logprobs_mode, gumbel_dtype or usual.gumbel_dtype
+        return replace(usual, logprobs_mode=mode, gumbel_dtype=dtype)
 
     def with_need(self, **fields: Any) -> Self:
-        """Copy the view for calls of a need with these fields; the copy counts rows in the same matrix."""
+        """Copy the view for calls of a need with these fields; the copy notes places beside the view's own."""
         view = copy.copy(self)
         view._need = fields
         return view
@@ -102,43 +101,6 @@ class RowSubject(OperationSubject):
     def has(self, which: Filter) -> bool:
         """Whether the subject applies a filter, per row or scalar."""
         return any(name == which for name, _ in self.capabilities.filters)
-
-    def calls(self) -> tuple[str, ...]:
-        """Name the calls counted separately."""
-        return (self.operation,)
-
-    def places(self) -> tuple[Place, ...]:
-        """Cross the calls, the advertised dtypes, the served widths and the kinds of rows."""
-        c = self.capabilities
-        drawn = ("unseeded",) if c.seeding == "none" else ("seeded", "unseeded")
-        kinds = dict.fromkeys([*["greedy"] * c.greedy, *map(self.kind_drawn, drawn)])
-        return places(self.calls(), c.dtypes, c.max_vocab_size, kinds)
-
-    def kind_drawn(self, kind: str) -> str:
-        """Name a kind of rows that are not greedy."""
-        return kind
-
-    def rows_by_place(self, call: Call) -> Mapping[Place, int]:
-        """Count the rows of a call by place."""
-        name, logits, metadata = self.rows_of(call)
-        rows, size = logits.shape
-        temperature, seeded = metadata.per_row("temperature"), metadata.per_row("seeded")
-        none = torch.zeros(rows, dtype=torch.bool)
-        is_greedy = none if temperature is None else ~(temperature > 0).cpu()
-        is_seeded = none if metadata.seed is None else ~is_greedy
-        if seeded is not None:
-            is_seeded = is_seeded & seeded.cpu()
-        counts = {"greedy": int(is_greedy.sum()), "seeded": int(is_seeded.sum())}
-        counts["unseeded"] = rows - sum(counts.values())
-        dtype, by_place = str(logits.dtype).removeprefix("torch."), Counter[Place]()
-        for kind, number in counts.items():
-            kind_here = kind if kind == "greedy" else self.kind_drawn(kind)
-            by_place[Place(name, dtype, width_class(size), kind_here)] += number
-        return +by_place
-
-    def rows_of(self, call: Any) -> tuple[str, torch.Tensor, SamplingMetadata]:
-        """Return a call's name among :meth:`calls`, its logits [B, V], and the metadata of its rows."""
-        return self.operation, call.logits, call.metadata
 
 
 class SampleSubject(RowSubject):
@@ -190,8 +152,7 @@ class SampleSubject(RowSubject):
 
     def tokens(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
         """Make the call of :meth:`sample` and return its ids, [B] int64 on the host."""
-        tokens: NDArray[Any] = self.sample(*args, **kwargs).token_ids.cpu().numpy()
-        return tokens
+        return np.asarray(self.sample(*args, **kwargs).token_ids.cpu())
 
 
 class ScoreSubject(RowSubject):
@@ -218,10 +179,6 @@ class ScoreSubject(RowSubject):
         call = self.new_call("score", logits.to(self.device), ids, metadata)
         output: ScoreOutput = self.make(call, self.need(mode))
         return output
-
-    def kind_drawn(self, kind: str) -> str:
-        """Tell rows that are not greedy apart no further."""
-        return "other"
 
 
 class VerifySubject(RowSubject):
@@ -305,20 +262,13 @@ class VerifySubject(RowSubject):
         output: SamplerOutput = self.make(call, self.need(None, gumbel_dtype))
         return output
 
-    def calls(self) -> tuple[str, ...]:
-        """Name the modes, and ``draft``."""
+    def call_names(self) -> tuple[str, ...]:
+        """Name the modes, and drafts that are drawn."""
         return (*(f"verify {mode}" for mode in self.capabilities.verify_modes), "verify draft")
 
-    def rows_of(self, call: Any) -> tuple[str, torch.Tensor, SamplingMetadata]:
-        """Return the mode of a verification or ``verify draft``, and the logits and metadata of the rows."""
-        if not hasattr(call, "mode"):
-            return "verify draft", call.logits, call.metadata
-        name, logits, metadata = f"verify {call.mode}", call.logits, call.metadata
-        if metadata.num_rows in (None, len(logits)):
-            return name, logits, metadata
-        request, _ = speculative.rows_of_requests(call.drafts.cu_num_logits, len(logits))
-        slot = metadata.row_index
-        return name, logits, metadata.for_rows(request if slot is None else slot[request], None)
+    def call_name(self, call: Any) -> str:
+        """Return the mode of a verification, or ``verify draft``."""
+        return f"verify {getattr(call, 'mode', 'draft')}"
 
 
 def crossed_orders(capabilities: Capabilities) -> tuple[FilterOrder, ...]:

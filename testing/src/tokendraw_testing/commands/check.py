@@ -5,37 +5,31 @@ JSON: ``command`` (the line that repeats the run), ``sampler``, ``device``, ``ho
 null for all properties), ``gumbel_dtype`` (null without the option), ``passed`` (whether none failed), ``false_alarm``
 (the most that a correct sampler fails such a run with), ``heavy_imports`` (empty: no longer
 looked for), ``jobs`` (processes), ``elapsed`` (seconds of the run), ``seconds`` (of all lines together), ``missed``
-(places that no line looked at) and ``lines``, one a property: ``name``, ``about`` (what is demanded), ``status``
-(``passed``, ``failed``, ``refused``, ``not run`` or ``expected to fail``), ``detail`` (what was looked at; of a
-failure, what was needed and found; of a refusal, its words; why it was not run or may fail), ``checks`` (how many
-statistical ones), ``draws``, ``p_value`` (the least; null without statistics), ``worst`` (where it was the least),
-``traceback`` (where a call raised, else ""), ``seconds``, ``again`` (the command that repeats the line) and ``looked``,
-the places where it looked at ``rows``: ``call`` (the operation, and its mode if it has some), ``dtype``, ``up_to``
-(widest vocabulary of the class of widths: 1024, 65536, 131072; null for wider ones) and ``kind`` (of row:
-``greedy``, ``seeded`` ...).
+(places that no line looked at: ``call``, the operation, and its mode if it has some, ``dtype``, and ``up_to``, the
+widest vocabulary of the class of widths, 1024, 65536, 131072, null for wider ones) and ``lines``, one a property:
+``name``, ``about`` (what is demanded), ``status`` (``passed``, ``failed``, ``refused``, ``not run`` or ``expected to
+fail``), ``detail`` (what was looked at; of a failure, what was needed and found; of a refusal, its words; why it was
+not run or may fail), ``checks`` (how many statistical ones), ``draws``, ``p_value`` (the least; null without
+statistics), ``worst`` (where it was the least), ``traceback`` (where a call raised, else ""), ``seconds`` and ``again``
+(the command that repeats the line).
 
-With ``--fuzz`` and ``--fuzz-case``, in place of ``only``, ``seconds`` and ``lines``: ``cases`` (their number by
-operation), ``left_out`` (operations without random cases), ``checks``, ``looked`` (as above, of all cases) and
-``findings``, the first of each sort: ``operation``, ``number`` (of the case), ``detail``, ``traceback``, ``times``
-(how many differ in numbers alone) and ``again`` (the command that repeats it).
-
-With ``--kept-sets``: ``batches``, ``counts`` (by operation and way: ``rows``, ``wrong``, ``uncertain`` and
-``worst_ratio``), ``quarters`` and ``places`` (of tokens in their kept sets: counts and p-value), ``seeded`` and
-``others`` (rows with a seed; those that draw another token without thresholds) and ``findings``, the first wrong rows
-in words.
+With ``--fuzz`` and ``--fuzz-case`` a line has the cases of an operation that went well, and another the first finding
+of each sort. With ``--kept-sets`` a line has the rows of an operation and way; beside them stand ``batches``,
+``counts`` (by operation and way: ``rows``, ``wrong``, ``uncertain`` and ``worst_ratio``), ``quarters`` and ``places``
+(of tokens in their kept sets: counts and p-value), ``seeded`` and ``others`` (rows with a seed; those that draw another
+token without thresholds) and ``findings``, the first wrong rows in words.
 
 With ``--filter``, also ``filter`` (as in ``list --json``), ``samplers`` (names of those that drew) and ``values`` (of
 the filter in rows). ``sampler`` has all names in words, ``candidate`` is null where several drew.
 
-With ``--table``: ``candidates``, as in ``list --json``.
-
-With ``--list``: ``properties``, each with ``name``, ``about`` (what is demanded), ``operation``, ``advertised``
-(whether a capability switches it on) and ``needs_cuda``.
+With ``--table``: ``candidates``, as in ``list --json``. With ``--list``: ``properties``, each with ``name``, ``about``
+(what is demanded), ``operation``, ``advertised`` (whether a capability switches it on) and ``needs_cuda``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import runpy
 import signal
@@ -43,6 +37,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,10 +49,8 @@ from tokendraw import InvalidParameterError, PluginError, TokendrawError
 from tokendraw.commands import (
     NOT_USABLE,
     GuardedCommand,
-    all_of_options,
     build_operation_option,
     candidate_json,
-    command_line,
     device_option,
     html_option,
     installed_names,
@@ -91,9 +84,25 @@ _MOST_NAMES = 3
 """Lines at work that the progress names."""
 
 
-class _Case(NamedTuple):
-    """A random case."""
+_HELP = {
+    "filter": "Check this filter from moments, by itself and as NAME, or every sampler with its moments, "
+    "draws with it.",
+    "value": "With --filter: a value of the filter in rows; may be given again. Default: of a list of numbers.",
+    "definition": "With --filter: a function of y [n] float64 and the value, that marks the kept tokens [n] bool.",
+    "quick": "Fewer draws, smaller vocabularies: a minute on two idle cores of a CPU.",
+    "gumbel_dtype": "Check what draws, built for random numbers of this precision. Default: everything, built for the "
+    "first that it has.",
+    "seed": "Of all that is random in a run.",
+    "jobs": "Share the work among N processes. Default: as many as there are cores, at most 16, for a sampler on a "
+    "CPU; else 1.",
+    "fuzz": "Look at random cases for so long, in place of the properties.",
+    "fuzz_case": "Look at one random case again, by itself.",
+    "kept_sets": "With --fuzz or --fuzz-case: look at the kept sets of random rows, on the device and by the million.",
+    "table": "Print a Markdown table of the installed samplers: where each was verified, what it is known to fail.",
+}
 
+
+class _Case(NamedTuple):
     seed: int
     number: int
 
@@ -108,87 +117,23 @@ def _parse_case(ctx: click.Context, param: click.Parameter, value: str | None) -
     return _Case(int(match[1]), int(match[2])) if match else None
 
 
-_run_options = all_of_options(
-    click.option(
-        "--quick",
-        is_flag=True,
-        help="Fewer draws, smaller vocabularies: a minute on two idle cores of a CPU.",
-    ),
-    click.option(
-        "--only", multiple=True, metavar="PROPERTY", help="Check this property; may be given again."
-    ),
-    build_operation_option(help="Check the properties of this operation alone."),
-    click.option(
-        "--gumbel-dtype",
-        type=click.Choice(GUMBEL_DTYPES),
-        help="Check what draws, built for random numbers of this precision. Default: everything, built for the first "
-        "that it has.",
-    ),
-    click.option(
-        "--seed",
-        type=click.IntRange(min=0),
-        default=0,
-        show_default=True,
-        help="Of all that is random in a run.",
-    ),
-    click.option(
-        "--jobs",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Share the work among N processes. Default: as many as there are cores, at most 16, for a sampler on a "
-        "CPU; else 1.",
-    ),
-    click.option(
-        "--fuzz",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="SECONDS",
-        help="Look at random cases for so long, in place of the properties.",
-    ),
-    click.option(
-        "--fuzz-case",
-        callback=_parse_case,
-        metavar="SEED:NUMBER",
-        help="Look at one random case again, by itself.",
-    ),
-    click.option(
-        "--kept-sets",
-        is_flag=True,
-        help="With --fuzz or --fuzz-case: look at the kept sets of random rows, on the device and by the million.",
-    ),
-    click.option("--list", "as_list", is_flag=True, help="Print the properties, each with what it demands."),
-    click.option(
-        "--table",
-        "as_table",
-        is_flag=True,
-        help="Print a Markdown table of the installed samplers: where each was verified, what it is known to fail.",
-    ),
-)
-
-_filter_options = all_of_options(
-    click.option(
-        "--filter",
-        metavar="FILTER",
-        help="Check this filter from moments, by itself and as NAME, or every sampler with its moments, draws with it.",
-    ),
-    click.option(
-        "--value",
-        type=float,
-        multiple=True,
-        help="With --filter: a value of the filter in rows; may be given again. Default: of a list of numbers.",
-    ),
-    click.option(
-        "--definition",
-        metavar="FILE:FUNCTION",
-        help="With --filter: a function of y [n] float64 and the value, that marks the kept tokens [n] bool.",
-    ),
-)
-
-
 @click.command(cls=GuardedCommand, short_help="Test a sampler: every property, with figures.")
 @click.argument("name", required=False, shell_complete=installed_names)
 @device_option
-@_filter_options
-@_run_options
+@click.option("--filter", metavar="FILTER", help=_HELP["filter"])
+@click.option("--value", type=float, multiple=True, help=_HELP["value"])
+@click.option("--definition", metavar="FILE:FUNCTION", help=_HELP["definition"])
+@click.option("--quick", is_flag=True, help=_HELP["quick"])
+@click.option("--only", multiple=True, metavar="PROPERTY", help="Check this property; may be given again.")
+@build_operation_option(help="Check the properties of this operation alone.")
+@click.option("--gumbel-dtype", type=click.Choice(GUMBEL_DTYPES), help=_HELP["gumbel_dtype"])
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help=_HELP["seed"])
+@click.option("--jobs", type=click.IntRange(1), metavar="N", help=_HELP["jobs"])
+@click.option("--fuzz", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help=_HELP["fuzz"])
+@click.option("--fuzz-case", callback=_parse_case, metavar="SEED:NUMBER", help=_HELP["fuzz_case"])
+@click.option("--kept-sets", is_flag=True, help=_HELP["kept_sets"])
+@click.option("--list", "as_list", is_flag=True, help="Print the properties, each with what it demands.")
+@click.option("--table", "as_table", is_flag=True, help=_HELP["table"])
 @html_option
 @verbose_option
 @json_option
@@ -203,7 +148,8 @@ def check(ctx: click.Context, /, **given: Any) -> None:
 
     Exits with 1 if a property failed, or if there was none to check, or if a random case went wrong.
     """
-    _refuse_contradictions(ctx)
+    for contradiction in _contradictions(ctx):
+        raise click.UsageError(contradiction)
     name, as_json = given["name"], given["as_json"]
     if given["as_table"]:
         _print_table_of_samplers(as_json=as_json)
@@ -233,53 +179,44 @@ def check(ctx: click.Context, /, **given: Any) -> None:
         ctx.exit(NOT_USABLE)
 
 
-_OF_SAMPLERS = ("operation", "gumbel_dtype", "jobs", "fuzz", "fuzz_case")
-_OF_FILTERS = ("value", "definition")
-_CASES = "'--only' picks properties, which random cases are in place of. Leave out one of them."
-_KEPT_SETS = "'--kept-sets' makes no page and one process. Leave out '--html' and '--jobs'."
-_CONTRADICTIONS = {
-    ("html", "as_list"): "'--html' writes the report of a run, '--list' runs nothing. Leave out one of them.",
-    ("fuzz", "fuzz_case"): "'--fuzz-case' looks at one case, '--fuzz' at new ones. Leave out one of them.",
-    ("kept_sets", "html"): _KEPT_SETS,
-    ("kept_sets", "jobs"): _KEPT_SETS,
-    ("fuzz", "only"): _CASES,
-    ("fuzz_case", "only"): _CASES,
-    ("fuzz_case", "seed"): "'--fuzz-case' begins with the seed. Leave out '--seed'.",
-}
-"""Options that mean nothing together."""
-
-
-def _refuse_contradictions(ctx: click.Context) -> None:
-    """Refuse an option without meaning beside another option, or without it."""
-    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
-    given = {name for name, source in sources.items() if source is not ParameterSource.DEFAULT}
-    given -= {name for name, value in ctx.params.items() if value is None}
+def _contradictions(ctx: click.Context) -> Iterator[str]:
+    """Yield what is wrong with options that mean nothing beside another option, or without it."""
+    params = ctx.params
+    given = {
+        name
+        for name, value in params.items()
+        if value is not None and ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+    operation, cases = params["operation"], given & {"fuzz", "fuzz_case"}
     if "as_table" in given and given - {"as_table", "as_json", "seed"}:
-        raise click.UsageError("'--table' is about every installed sampler. Leave out the other options.")
-    for option in _OF_SAMPLERS if "filter" in given else _OF_FILTERS:
-        if option in given:
-            words = f"'--{option.replace('_', '-')}'"
-            if option in _OF_FILTERS:
-                raise click.UsageError(f"{words} is about '--filter'. Add '--filter NAME', or leave it out.")
-            raise click.UsageError(
-                f"{words} is about samplers, '--filter' about a filter. Leave out one of them."
-            )
+        yield "'--table' is about every installed sampler. Leave out the other options."
+    for option in ("value", "definition"):
+        if option in given and "filter" not in given:
+            yield f"'--{option}' is about '--filter'. Add '--filter NAME', or leave it out."
+    for option in ("operation", "gumbel_dtype", "jobs", "fuzz", "fuzz_case"):
+        if option in given and "filter" in given:
+            words = option.replace("_", "-")
+            yield f"'--{words}' is about samplers, '--filter' about a filter. Leave out one of them."
     if {"name", "as_list"} <= given and "filter" not in given:
-        raise click.UsageError("'--list' prints the properties of every sampler. Leave out it, or NAME.")
-    operation = ctx.params["operation"]
+        yield "'--list' prints the properties of every sampler. Leave out it, or NAME."
     if (
         "gumbel_dtype" in given
         and operation
         and not hasattr(find_operation(operation).need(), "gumbel_dtype")
     ):
-        raise click.UsageError(
-            f"'--gumbel-dtype' is no part of what {operation!r} may need. Leave out one of them."
-        )
-    if "kept_sets" in given and not given & {"fuzz", "fuzz_case"}:
-        raise click.UsageError("'--kept-sets' is of random rows. Add '--fuzz SECONDS'.")
-    for options, message in _CONTRADICTIONS.items():
-        if given.issuperset(options):
-            raise click.UsageError(message)
+        yield f"'--gumbel-dtype' is no part of what {operation!r} may need. Leave out one of them."
+    if "kept_sets" in given and not cases:
+        yield "'--kept-sets' is of random rows. Add '--fuzz SECONDS'."
+    if {"html", "as_list"} <= given:
+        yield "'--html' writes the report of a run, '--list' runs nothing. Leave out one of them."
+    if {"fuzz", "fuzz_case"} <= given:
+        yield "'--fuzz-case' looks at one case, '--fuzz' at new ones. Leave out one of them."
+    if "kept_sets" in given and given & {"html", "jobs"}:
+        yield "'--kept-sets' makes no page and one process. Leave out '--html' and '--jobs'."
+    if cases and "only" in given:
+        yield "'--only' picks properties, which random cases are in place of. Leave out one of them."
+    if {"fuzz_case", "seed"} <= given:
+        yield "'--fuzz-case' begins with the seed. Leave out '--seed'."
 
 
 def _require_libraries() -> None:
@@ -306,8 +243,8 @@ def _find_candidate(name: str, device: str | None) -> Candidate:
     :raises TokendrawError: there is none; the message has the nearest name.
     """
     candidates = tokendraw.discover(host=detect_host(device))
-    matches = [candidate for candidate in candidates if candidate.name == name]
-    if matches:  # beside the owner of a reserved name there may be others, none of which is ever loaded
+    if matches := [candidate for candidate in candidates if candidate.name == name]:
+        # Beside the owner of a reserved name there may be others, none of which is ever loaded.
         return max(matches, key=lambda candidate: (candidate.info is not None, candidate.first_party))
     names = sorted({candidate.name for candidate in candidates})
     needed = f"'{name}' needs to be an installed sampler, found"
@@ -322,7 +259,6 @@ def _check_sampler(ctx: click.Context, candidate: Candidate) -> bool:
     """Check properties, random cases or kept sets of a sampler; True if it has a line and nothing failed."""
     from tokendraw_testing import Subject
     from tokendraw_testing.commands.output import Output
-    from tokendraw_testing.kit import run as kit
     from tokendraw_testing.kit.property import select_properties
     from tokendraw_testing.kit.workers import usual_jobs
 
@@ -331,11 +267,10 @@ def _check_sampler(ctx: click.Context, candidate: Candidate) -> bool:
     noise, quick = given["gumbel_dtype"], given["quick"]
     need = {} if noise is None else {"gumbel_dtype": noise}
     seed = given["seed"] if case is None else case.seed
+    options = {"device": given["device"], "quick": quick, "seed": seed, "operation": operation}
     with progress(f"loading {name}"):
         properties = select_properties(given["only"] or None, operation)
-        subject = Subject.installed(
-            name, device=given["device"], quick=quick, seed=seed, operation=operation, need=need
-        )
+        subject = Subject.installed(name, need=need, **options)
         try:
             subject.built(operation or next(iter(subject.capabilities)))
         except PluginError as error:
@@ -344,40 +279,76 @@ def _check_sampler(ctx: click.Context, candidate: Candidate) -> bool:
                 f"found: {error}. Mend the plugin."
             ) from error
     words = ["tokendraw", "check", name, "--device", str(subject.device), *["--quick"] * quick]
-    output = Output(
-        command=command_line(ctx),
-        again=[*words, "--gumbel-dtype", noise] if noise else words,
-        host=subject.host,
-        candidates=[candidate],
-        gumbel_dtype=noise,
-        as_json=given["as_json"],
-        html=given["html"],
-    )
+    again = [*words, "--gumbel-dtype", noise] if noise else words
+    output = Output(context=ctx, again=again, host=subject.host, candidates=[candidate])
     jobs = given["jobs"] or usual_jobs(subject)
     if given["kept_sets"]:
-        from tokendraw_testing.kept_sets import sweep
+        report, counts = _check_kept_sets(subject, seconds, case, operation)
+        return output.show(report, **counts)
+    if case is None and seconds is None:
+        return output.show(_check_properties(subject, properties, jobs))
+    return output.show(_check_cases(subject, seconds, case, operation, jobs))
 
-        with progress("looking at kept sets"):
-            result = sweep(subject, seconds or 0.0, operation, case and case.number)
-        return output.show_kept_sets(result, name, subject.seed)
+
+def _check_cases(
+    subject: Subject, seconds: float | None, case: _Case | None, operation: str | None, jobs: int
+) -> Report:
+    """Check random cases for so many seconds, or one case; a bar on stderr tells of the time and the findings."""
+    from tokendraw_testing.kit import run as kit
+
     if case is not None:
         with progress(f"looking at case {case.number}"):
-            cases = kit.fuzz_case(subject, case.number, operation=operation)
-        return output.show(cases)
-    if seconds is None:
-        return output.show(_check_properties(subject, properties, jobs), given["only"])
+            return kit.fuzz(subject, 0.0, only=case.number, operation=operation)
+    assert seconds is not None
     with progress_bar(round(seconds), "seconds") as show:
-        start: float | None = None
         show("starting", 0)
 
-        def count(cases: int, findings: int) -> None:
-            nonlocal start
-            start = start or time.monotonic()  # the seconds begin with the first case
-            done = min(round(time.monotonic() - start), round(seconds))
-            show(f"{cases:,} cases, {findings:,} findings", done)
+        def count(cases: int, findings: int, passed: float) -> None:
+            show(f"{cases:,} cases, {findings:,} findings", min(round(passed), round(seconds)))
 
-        cases = kit.fuzz(subject, seconds, operation=operation, jobs=jobs, progress=count)
-    return output.show(cases)
+        return kit.fuzz(subject, seconds, operation=operation, jobs=jobs, progress=count)
+
+
+def _check_kept_sets(
+    subject: Subject, seconds: float | None, case: _Case | None, operation: str | None
+) -> tuple[Report, dict[str, Any]]:
+    """Judge kept sets: a line for each way and each wrong row, and one for the draws; and the counts for JSON."""
+    from tokendraw_testing.kept_sets import sweep
+    from tokendraw_testing.kit.report import Line, Status
+    from tokendraw_testing.kit.run import make_report
+
+    start = time.perf_counter()
+    with progress("looking at kept sets"):
+        found = sweep(subject, seconds or 0.0, operation, case and case.number)
+    options = ("--kept-sets", *(("--operation", operation) if operation else ()))
+    whole = (*options, "--fuzz", f"{seconds:g}") if case is None else (*options, "--fuzz-case", str(case))
+    lines = [
+        Line(
+            name=way,
+            status=Status.FAILED if count.wrong else Status.PASSED,
+            detail=f"{count.rows:,} rows, {count.wrong:,} wrong, {count.uncertain:,} uncertain, "
+            f"worst mass {count.worst_ratio:.4g}",
+            again=whole,
+        )
+        for way, count in sorted(found.counts.items())
+    ]
+    drawn = Line(
+        name="draws from kept sets",
+        status=Status.PASSED,
+        detail=f"{found.others:,} of {found.seeded:,} seeded rows draw another token without thresholds",
+        checks=1,
+        draws=found.places.draws,
+        p_value=found.places.p_value,
+        worst=found.places.worst,
+        again=whole,
+    )
+    if found.fault and not found.findings:
+        drawn = replace(drawn, status=Status.FAILED, detail=found.fault)
+    for finding in found.findings:
+        batch = re.search(r"batch (\d+:\d+)", finding)
+        again = (*options, "--fuzz-case", batch[1]) if batch else whole
+        lines.append(Line(name="wrong row", status=Status.FAILED, detail=finding, again=again))
+    return make_report(subject, [*lines, drawn], start=start), found.as_json()
 
 
 def _check_properties(subject: Subject, properties: Sequence[Property], jobs: int) -> Report:
@@ -392,18 +363,14 @@ def _check_properties(subject: Subject, properties: Sequence[Property], jobs: in
     at_work: list[str] = []
     done: list[Line] = []
 
-    def say() -> None:
-        more = len(at_work) - _MOST_NAMES
-        show(", ".join(at_work[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else ""), len(done))
-
     def starting(prop: Property) -> None:
         at_work.append(prop.name)
-        say()
+        show(", ".join(at_work[:_MOST_NAMES]), len(done))
 
     def finished(line: Line) -> None:
         done.append(line)
         at_work.remove(line.name)
-        say()
+        show(", ".join(at_work[:_MOST_NAMES]), len(done))
 
     names = tuple(prop.name for prop in properties)
     try:
@@ -441,12 +408,11 @@ def _check_filter(ctx: click.Context) -> bool:
     given = ctx.params
     name, sampler, definition = given["filter"], given["name"], given["definition"]
     define = None if definition is None else read_definition(definition)
-    done: list[Line] = []
+    number = itertools.count(1)
     with progress_bar(len(line_names([sampler or ""])), "lines") as show:
 
         def finished(line: Line) -> None:
-            done.append(line)
-            show(line.name, len(done))
+            show(line.name, next(number))
 
         options = {key: given[key] for key in ("device", "quick", "seed", "only")}
         report = check_filter(
@@ -456,15 +422,13 @@ def _check_filter(ctx: click.Context) -> bool:
     words += ["--device", report.device, *["--quick"] * report.quick]
     words += [word for value in given["value"] for word in ("--value", f"{value:g}")]
     output = Output(
-        command=command_line(ctx),
+        context=ctx,
         again=[*words, "--definition", definition] if definition else words,
         host=detect_host(report.device),
         candidates=[_find_candidate(name, report.device) for name in report.samplers],
         versions={report.filter.distribution: report.filter.version},
-        as_json=given["as_json"],
-        html=given["html"],
     )
-    return output.show(report, given["only"])
+    return output.show(report)
 
 
 def read_definition(text: str) -> Definition:
@@ -523,14 +487,8 @@ def _print_table_of_samplers(*, as_json: bool) -> None:
         return
     click.echo("| plugin | what it is | operations | verified on | known to fail |\n|---|---|---|---|---|")
     for each in candidates:
-        failures = "; ".join(
-            f"{name}: {reason}" for name, reason in (each["expected_failures"] or {}).items()
-        )
-        cells = (
-            each["name"],
-            each["summary"] or each["reason"],
-            ", ".join(each["operations"] or ()),
-            each["verified"] or "nothing stated",
-            failures or "nothing",
-        )
+        failures = [f"{name}: {reason}" for name, reason in (each["expected_failures"] or {}).items()]
+        what, operations = each["summary"] or each["reason"], ", ".join(each["operations"] or ())
+        verified = each["verified"] or "nothing stated"
+        cells = (each["name"], what, operations, verified, "; ".join(failures) or "nothing")
         click.echo(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |")

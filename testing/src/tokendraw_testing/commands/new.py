@@ -56,32 +56,22 @@ def new(name: str, directory: Path, as_json: bool) -> None:
     warn(_already_installed(name, distribution), strict=settings.strict)
     class_name = "".join(part.capitalize() for part in name.split("-"))
     words = {"name": name, "distribution": distribution, "package": package, "class_name": class_name}
-    written = {Template(path).substitute(words): holds for _, path, holds in _FILES}
+    holds = {Template(path).substitute(words): what for _, path, what in _FILES}
     templates = [(_TEMPLATES / f"{source}.template").read_text(encoding="utf-8") for source, _, _ in _FILES]
     texts = [Template(template).substitute(words) for template in templates]
-    _write(directory, dict(zip(written, texts, strict=True)))
+    _write(directory, dict(zip(holds, texts, strict=True)))
     # A bare word would be the name of a distribution to pip.
     place = str(directory) if str(directory).startswith(("/", ".")) else f"./{directory}"
     quoted = shlex.quote(place)
     steps = [f"pip install --editable {quoted}", f"tokendraw check {name} --quick", f"pytest {quoted}"]
     if as_json:
-        print_json(
-            {
-                "name": name,
-                "distribution": distribution,
-                "package": package,
-                "operations": ["sample"],
-                "directory": str(directory),
-                "files": [{"path": path, "holds": holds} for path, holds in written.items()],
-                "next": steps,
-            }
-        )
+        described = [{"path": path, "holds": what} for path, what in holds.items()]
+        result = {"name": name, "distribution": distribution, "package": package, "operations": ["sample"]}
+        print_json({**result, "directory": str(directory), "files": described, "next": steps})
         return
     click.echo(f"{click.style(distribution, bold=True)} in {place}")
-    print_table(("", ""), list(written.items()), indent=2)
-    click.echo("\nnext")
-    for step in steps:
-        click.echo(f"  {step}")
+    print_table(("", ""), list(holds.items()), indent=2)
+    click.echo("\n  ".join(["\nnext", *steps]))
 
 
 def _check_name(name: str) -> None:

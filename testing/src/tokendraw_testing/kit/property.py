@@ -69,26 +69,23 @@ class Properties:
         self.all: list[Property] = []
         self._operation = operation
 
-    def required(self, name: str, *, is_long: bool = False) -> Callable[[Check], Check]:
+    def required(self, name: str, **options: Any) -> Callable[[Check], Check]:
         """Register a check for all providers; its docstring states the demand."""
-        return self.advertised(name, None, is_long=is_long)
+        return self.advertised(name, None, **options)
 
     def advertised(
         self,
         name: str,
         advertised: Callable[[Any], bool] | None,
         refusal: Refusal | None = None,
-        *,
-        needs_cuda: bool = False,
-        is_long: bool = False,
+        **options: Any,
     ) -> Callable[[Check], Check]:
-        """Register a check for providers with a capability."""
+        """Register a check for providers with a capability; options are further fields of the property."""
 
         def register(check: Check) -> Check:
             about = (inspect.getdoc(check) or name).splitlines()[0]
-            made = Property(name=name, about=about, check=check, operation=self._operation)
-            made = replace(made, advertised=advertised, refusal=refusal)
-            self.all.append(replace(made, needs_cuda=needs_cuda, is_long=is_long))
+            made = Property(name=name, about=about, check=check, operation=self._operation, **options)
+            self.all.append(replace(made, advertised=advertised, refusal=refusal))
             return check
 
         return register
@@ -114,12 +111,13 @@ class OperationKit:
 @functools.cache
 def find(operation: str) -> OperationKit | None:
     """Look up the kit of an operation, or make it of functions of tensors; None if neither is there."""
-    kit: OperationKit | None = None
     if importlib.util.find_spec(f"tokendraw_testing.{operation}") is not None:
-        kit = importlib.import_module(f"tokendraw_testing.{operation}").KIT
-    elif functions := find_operation(operation).functions():
-        kit = importlib.import_module("tokendraw_testing.tensor_functions").kit_of(operation, functions)
-    return kit
+        kit: OperationKit = importlib.import_module(f"tokendraw_testing.{operation}").KIT
+        return kit
+    from tokendraw_testing.tensor_functions import kit_of
+
+    functions = find_operation(operation).functions()
+    return kit_of(operation, functions) if functions else None
 
 
 def properties(operation: str | None = None) -> tuple[Property, ...]:
@@ -128,9 +126,7 @@ def properties(operation: str | None = None) -> tuple[Property, ...]:
     :param operation: None: of every operation of the core's registry, one after the other.
     :raises InvalidParameterError: there is no such operation.
     """
-    if operation is not None:
-        find_operation(operation)
-    names = operation_names() if operation is None else (operation,)
+    names = operation_names() if operation is None else (find_operation(operation).name,)
     return tuple(prop for name in names if (kit := find(name)) for prop in kit.properties)
 
 
@@ -148,8 +144,7 @@ def select_properties(
     wanted = by_name if only is None else [only] if isinstance(only, str) else list(only)
     for name in wanted:
         if name not in by_name:
-            suggestions = difflib.get_close_matches(name, by_name, n=3)
-            near = f"Nearest: {one_of(map(repr, suggestions))}."
-            advice = near if suggestions else "See `tokendraw check --list`."
+            near = [repr(each) for each in difflib.get_close_matches(name, by_name, n=3)]
+            advice = f"Nearest: {one_of(near)}." if near else "See `tokendraw check --list`."
             raise InvalidParameterError(f"'only' needs the name of a property, found {name!r}. {advice}")
     return tuple(prop for name, prop in by_name.items() if name in wanted)

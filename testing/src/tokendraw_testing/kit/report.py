@@ -1,20 +1,15 @@
-"""Reports of the kit: a line for each property, or the findings of random cases, and the rows that were looked at."""
+"""Reports of the kit: a line for each property or for random cases, and the places where no row was looked at."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import product
-from typing import Any, Final, NamedTuple, TypeAlias
-
-from tokendraw_testing.kit.trial import FIRST_LOOK_P, SECOND_LOOK_P
+from typing import Any, Final, NamedTuple
 
 _WIDTHS: Final = (1 << 10, 1 << 16, 1 << 17, None)
 """Widest vocabulary of each class; None: any."""
-_NUMBER: Final = re.compile(r"(?<![A-Za-z])[-+]?\d[-+\d.e]*")
 
 
 class Place(NamedTuple):
@@ -26,12 +21,10 @@ class Place(NamedTuple):
     """Dtype of the logits, by its torch name."""
     up_to: int | None
     """Widest vocabulary of the class of widths; None: no limit."""
-    kind: str
-    """``greedy``, ``seeded`` or ``unseeded``, where rows draw."""
 
-
-Looked: TypeAlias = tuple[tuple[Place, int], ...]
-"""Numbers of rows by place, in the order of the places."""
+    def __str__(self) -> str:
+        width = f"above {_WIDTHS[-2]:,}" if self.up_to is None else f"up to {self.up_to:,}"
+        return f"{self.call} in {self.dtype} {width} ids"
 
 
 def width_class(vocab_size: int) -> int | None:
@@ -39,17 +32,10 @@ def width_class(vocab_size: int) -> int | None:
     return next(width for width in _WIDTHS if width is None or vocab_size <= width)
 
 
-def places(
-    calls: Iterable[str], dtypes: Iterable[str], max_vocab_size: int | None, kinds: Iterable[str]
-) -> tuple[Place, ...]:
+def places(calls: Iterable[str], dtypes: Iterable[str], max_vocab_size: int | None) -> tuple[Place, ...]:
     """List the places within the limits of a provider."""
     last = _WIDTHS.index(None if max_vocab_size is None else width_class(max_vocab_size))
-    return tuple(Place(*place) for place in product(calls, dtypes, _WIDTHS[: last + 1], kinds))
-
-
-def looked_json(looked: Looked) -> list[dict[str, Any]]:
-    """Return the rows by place as JSON types."""
-    return [{**place._asdict(), "rows": rows} for place, rows in looked]
+    return tuple(Place(*place) for place in product(calls, dtypes, _WIDTHS[: last + 1]))
 
 
 class Status(StrEnum):
@@ -64,9 +50,9 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """Result of one property.
+    """Result of one property, or of random cases.
 
-    :ivar name: Name of the property.
+    :ivar name: Name of the property; of random cases the operation, of a failed one with its number.
     :ivar status: Outcome: passed, failed, refused, not run or expected to fail.
     :ivar detail: Sizes that were looked at; for a failure, needed against found; for a refusal, the message of the
         refusal; for an expected failure, its reason in the plugin's description and what was found.
@@ -77,7 +63,8 @@ class Line:
     :ivar worst: Check with the smallest p-value.
     :ivar traceback: Traceback of a call that raised: the sampler's frames, the innermost last; "" if none did.
     :ivar seconds: Seconds that the property took.
-    :ivar looked: Numbers of rows that the line has looked at, by call, dtype, width of the vocabulary and kind of row.
+    :ivar looked: Places where the line has looked at rows.
+    :ivar again: Options of ``tokendraw check`` that repeat random cases; () for a property, which ``--only`` repeats.
     """
 
     name: str
@@ -90,16 +77,14 @@ class Line:
     worst: str = ""
     traceback: str = ""
     seconds: float = 0.0
-    looked: Looked = ()
+    looked: frozenset[Place] = frozenset()
+    again: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Say needed against found and state the demand, as a failing test prints it."""
-        text = f"{self.name}: {self.detail}\ndemanded: {self.about}"
-        return f"{text}\nraised in:\n{self.traceback.rstrip()}" if self.traceback else text
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the line as JSON types."""
-        return {**asdict(self), "looked": looked_json(self.looked)}
+        about = f"\ndemanded: {self.about}" if self.about else ""
+        raised = f"\nraised in:\n{self.traceback.rstrip()}" if self.traceback else ""
+        return f"{self.name}: {self.detail}{about}{raised}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -162,17 +147,10 @@ class Report:
         return sum(line.checks for line in self.lines)
 
     @property
-    def looked(self) -> Looked:
-        """Return the rows of all lines by place."""
-        rows: Counter[Place] = Counter()
-        for line in self.lines:
-            rows.update(dict(line.looked))
-        return tuple((place, rows[place]) for place in self.places if rows[place])
-
-    @property
     def missed(self) -> tuple[Place, ...]:
-        """Return the places without a checked row."""
-        return tuple(place for place in self.places if place not in dict(self.looked))
+        """Return the places without a checked row: what the run says nothing about."""
+        looked = {place for line in self.lines for place in line.looked}
+        return tuple(place for place in self.places if place not in looked)
 
     @property
     def summary(self) -> str:
@@ -188,100 +166,13 @@ class Report:
         )
 
     def ended(self, status: Status) -> tuple[Line, ...]:
-        """Return the lines with a status."""
+        """Return the lines with an outcome."""
         return tuple(line for line in self.lines if line.status is status)
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as JSON types."""
         facts = {**asdict(self), "passed": self.passed, "seconds": self.seconds}
         del facts["places"]
-        facts["lines"] = [line.as_json() for line in self.lines]
-        facts["missed"] = [place._asdict() for place in self.missed]
-        return facts
-
-
-@dataclass(frozen=True, kw_only=True)
-class FuzzFinding:
-    """A random case with a violation."""
-
-    operation: str
-    number: int
-    """Number of the case; with the run's seed it repeats the case."""
-    detail: str
-    """Needed against found, in words."""
-    traceback: str = ""
-    """As of a line."""
-    times: int = 1
-    """Number of cases that differ in numbers alone."""
-
-    @property
-    def name(self) -> str:
-        """Name the case in words."""
-        return f"{self.operation}, case {self.number}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class FuzzReport:
-    """Random cases of a run, with the findings; fields without a word are those of a :class:`Report`."""
-
-    sampler: str
-    device: str
-    quick: bool
-    seed: int
-    cases: dict[str, int]
-    """Number of cases by operation."""
-    left_out: tuple[str, ...]
-    """Offered operations without random cases in the kit."""
-    checks: int
-    """Number of statistical checks."""
-    findings: tuple[FuzzFinding, ...]
-    """The first of each sort, in the order of their numbers."""
-    looked: Looked
-    places: tuple[Place, ...]
-    jobs: int
-    elapsed: float
-
-    @property
-    def title(self) -> str:
-        """Name what was checked."""
-        return self.sampler
-
-    @property
-    def failed(self) -> tuple[FuzzFinding, ...]:
-        """Return the findings."""
-        return self.findings
-
-    @property
-    def passed(self) -> bool:
-        """Whether there is no finding."""
-        return not self.findings
-
-    @property
-    def false_alarm(self) -> float:
-        """Return the highest probability that a correct sampler gives a finding in a run of so many checks."""
-        return self.checks * FIRST_LOOK_P * SECOND_LOOK_P
-
-    @property
-    def summary(self) -> str:
-        """Count the findings and cases: ``No findings in 3 cases``."""
-        cases, findings = sum(self.cases.values()), len(self.findings)
-        words = f"{findings or 'No'} finding{'' if findings == 1 else 's'}"
-        return f"{words} in {cases:,} case{'' if cases == 1 else 's'}"
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as JSON types."""
-        facts = {**asdict(self), "passed": not self.findings, "false_alarm": self.false_alarm}
-        del facts["places"]
-        facts["looked"] = looked_json(self.looked)
-        facts["missed"] = [place._asdict() for place in self.places if place not in dict(self.looked)]
-        return facts
-
-
-def first_of_each_sort(findings: Iterable[FuzzFinding]) -> tuple[FuzzFinding, ...]:
-    """Keep the first finding of each sort, by number; findings of a sort differ in numbers alone."""
-    sorts: dict[tuple[str, str, str], FuzzFinding] = {}
-    for finding in sorted(findings, key=lambda finding: (finding.number, finding.operation)):
-        sort = finding.operation, _NUMBER.sub("#", finding.detail), finding.traceback
-        first = sorts.setdefault(sort, replace(finding, times=0))
-        sorts[sort] = replace(first, times=first.times + 1)
-    return tuple(sorts.values())
+        for line in facts["lines"]:
+            del line["looked"]
+        return {**facts, "missed": [place._asdict() for place in self.missed]}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import time
 import traceback
 from collections import Counter
@@ -22,20 +23,20 @@ from tokendraw import InvalidParameterError
 from tokendraw.plugin import one_thread
 from tokendraw.tools import all_of, format_error
 from tokendraw_testing.kit.property import Property, find, select_properties
-from tokendraw_testing.kit.report import (
-    FuzzFinding,
-    FuzzReport,
-    Line,
-    Place,
-    Report,
-    Status,
-    first_of_each_sort,
-)
+from tokendraw_testing.kit.report import Line, Report, Status
 from tokendraw_testing.kit.subject import Subject, require_refusal
-from tokendraw_testing.kit.trial import FALSE_ALARM, NotRun, Trial, Violation
+from tokendraw_testing.kit.trial import (
+    FALSE_ALARM,
+    FIRST_LOOK_P,
+    SECOND_LOOK_P,
+    NotRun,
+    Trial,
+    Violation,
+)
 from tokendraw_testing.kit.workers import results
 
 _KIT: Final = Path(__file__).parents[1]
+_NUMBER: Final = re.compile(r"(?<![A-Za-z])[-+]?\d[-+\d.e]*")
 
 
 def run(
@@ -65,21 +66,36 @@ def run(
     begin = (lambda name: starting(by_name[name])) if starting else None
     lines: dict[str, Line] = {}
     names = longest_first if jobs > 1 else by_name
-    with contextlib.closing(results(subject, check_named, names, jobs, begin)) as found:
+    with contextlib.closing(results(subject, _check_named, names, jobs, begin)) as found:
         for name, line in found:
             is_dead = not line.name  # the process that checked it
             dead = replace(line, name=name, about=by_name[name].about)
             lines[name] = _as_expected(subject, dead) if is_dead else line
             if finished:
                 finished(lines[name])
+    operations = dict.fromkeys(prop.operation for prop in by_name.values())
+    return make_report(subject, [lines[name] for name in by_name], operations, start=start, jobs=jobs)
+
+
+def make_report(
+    subject: Subject,
+    lines: Iterable[Line],
+    operations: Iterable[str] = (),
+    *,
+    start: float,
+    jobs: int = 1,
+    false_alarm: float = FALSE_ALARM,
+) -> Report:
+    """Make the report of a run that started at ``start``, with the places of some operations."""
+    kits = {operation: find(operation) for operation in operations}
     return Report(
         sampler=subject.name,
         device=str(subject.device),
         quick=subject.effort.quick,
         seed=subject.seed,
-        false_alarm=FALSE_ALARM,
-        lines=tuple(lines[name] for name in by_name),
-        places=_places_of(subject, dict.fromkeys(prop.operation for prop in by_name.values())),
+        false_alarm=false_alarm,
+        lines=tuple(lines),
+        places=tuple(place for kit in kits.values() if kit for place in kit.view(subject).places()),
         jobs=jobs,
         elapsed=time.perf_counter() - start,
     )
@@ -93,8 +109,7 @@ def applies(subject: Subject, prop: Property) -> bool:
     return prop.advertised is None or prop.advertised(capabilities) or prop.refusal is not None
 
 
-def check_named(subject: Subject, name: str) -> Line:
-    """Check the property with a name; the property has to apply to the subject."""
+def _check_named(subject: Subject, name: str) -> Line:
     (prop,) = select_properties(name)
     line = check(subject, prop)
     assert line is not None, "those without were left out"
@@ -122,8 +137,7 @@ def check(subject: Subject, prop: Property) -> Line | None:
     line = attempt(look, prop.name, prop.about, trial, subject.device)
     if refusal is not None and line.status is Status.PASSED:
         line = replace(line, status=Status.REFUSED)
-    looked = tuple((place, view.looked[place]) for place in view.places() if view.looked[place])
-    return _as_expected(subject, replace(line, looked=looked))
+    return _as_expected(subject, replace(line, looked=frozenset(view.looked)))
 
 
 def attempt(look: Callable[[Trial], str], name: str, about: str, trial: Trial, device: torch.device) -> Line:
@@ -183,13 +197,7 @@ def _as_expected(subject: Subject, line: Line) -> Line:
     return line
 
 
-def _places_of(subject: Subject, operations: Iterable[str]) -> tuple[Place, ...]:
-    """List the places of some operations of a subject."""
-    kits = {operation: find(operation) for operation in operations}
-    return tuple(place for kit in kits.values() if kit for place in kit.view(subject).places())
-
-
-class FuzzCase(NamedTuple):
+class Case(NamedTuple):
     """A random case of a run."""
 
     operation: str
@@ -200,94 +208,96 @@ def fuzz(
     subject: Subject,
     seconds: float,
     *,
+    only: int | None = None,
     operation: str | None = None,
     jobs: int = 1,
-    progress: Callable[[int, int], None] | None = None,
-) -> FuzzReport:
+    progress: Callable[[int, int, float], None] | None = None,
+) -> Report:
     """Check random cases of each operation in turn, for so many seconds; a finding does not end the run.
 
-    The seconds begin with the first case: the start of several processes does not count.
+    The seconds begin with the first case: the start of several processes does not count. The report has a line for
+    the cases of each operation that went well, and one for the first finding of each sort.
 
+    :param only: number of the only case to look at, however long it takes.
     :param operation: one of those that the subject offers; None: every one that the kit has random cases of.
     :param jobs: number of processes, as in :func:`run`.
-    :param progress: called after each case with the numbers of cases and of findings so far.
+    :param progress: called after each case with the numbers of cases and of findings so far, and their seconds.
     :raises InvalidParameterError: the kit has no random cases of it; or there are several ``jobs`` for a subject that
         is not installed.
     """
-    names = _fuzzed_operations(subject, operation)
-
-    def in_time() -> Iterator[FuzzCase]:
-        deadline = time.perf_counter() + seconds
-        for number in itertools.count():
-            for name in names:
-                if time.perf_counter() >= deadline:
-                    return
-                yield FuzzCase(name, number)
-
-    return _fuzz_report(subject, operation, in_time(), jobs, progress)
-
-
-def fuzz_case(subject: Subject, number: int, *, operation: str | None = None) -> FuzzReport:
-    """Repeat the random case of the subject's seed and this number, for each operation, as in :func:`fuzz`."""
-    cases = [FuzzCase(name, number) for name in _fuzzed_operations(subject, operation)]
-    return _fuzz_report(subject, operation, cases)
-
-
-def _fuzzed_operations(subject: Subject, operation: str | None) -> tuple[str, ...]:
-    candidates = tuple(name for name in subject.capabilities if operation in (None, name))
-    names = tuple(name for name in candidates if (kit := find(name)) and kit.fuzz)
+    start = first = time.perf_counter()
+    offered = [name for name in subject.capabilities if operation in (None, name)]
+    names = [name for name in offered if (kit := find(name)) and kit.fuzz]
     if not names:
         raise InvalidParameterError(
-            f"'fuzz' needs an operation that the kit has random cases of, found {all_of(candidates) or 'none'}. "
+            f"'fuzz' needs an operation that the kit has random cases of, found {all_of(offered) or 'none'}. "
             "Check its properties instead."
         )
-    return names
+
+    def cases() -> Iterator[Case]:
+        nonlocal first
+        first = time.perf_counter()
+        deadline = first + seconds
+        for number in itertools.count() if only is None else (only,):
+            for name in names:
+                if only is None and time.perf_counter() >= deadline:
+                    return
+                yield Case(name, number)
+
+    options = ("--fuzz", f"{seconds:g}") if only is None else ("--fuzz-case", f"{subject.seed}:{only}")
+    none = Line(name="", status=Status.NOT_RUN, detail="needs random cases, found none")
+    good = {name: replace(none, name=name, again=("--operation", name, *options)) for name in offered}
+    counts, findings = Counter[str](), list[tuple[Case, Line]]()
+    with contextlib.closing(results(subject, _check_case, cases(), jobs)) as found:
+        for number, (case, line) in enumerate(found, 1):
+            if line.status is Status.FAILED:
+                findings.append((case, line))
+            else:
+                counts[case.operation] += 1
+                good[case.operation] = _add(good[case.operation], line, counts[case.operation])
+            if progress:
+                progress(number, len(findings), time.perf_counter() - first)
+    lines = [*good.values(), *_first_of_each_sort(subject, findings)]
+    false_alarm = sum(line.checks for line in lines) * FIRST_LOOK_P * SECOND_LOOK_P
+    return make_report(subject, lines, names, start=start, jobs=jobs, false_alarm=false_alarm)
 
 
-def check_case(subject: Subject, case: FuzzCase) -> Line:
-    """Run one random case and judge the calls."""
+def _add(total: Line, line: Line, count: int) -> Line:
+    """Add a case to those of its operation that went well."""
+    return replace(
+        total,
+        status=Status.PASSED,
+        detail=f"{count:,} random case{'' if count == 1 else 's'}",
+        checks=total.checks + line.checks,
+        draws=total.draws + line.draws,
+        seconds=total.seconds + line.seconds,
+        looked=total.looked | line.looked,
+    )
+
+
+def _check_case(subject: Subject, case: Case) -> Line:
     kit = find(case.operation)
     assert kit is not None
-    assert kit.fuzz is not None, "the operation is one of _fuzzed_operations(...)"
+    assert kit.fuzz is not None, "the operation has random cases"
     hook, view = kit.fuzz, kit.view(subject)
     trial = Trial(f"fuzz {case.operation} {case.number}", subject.seed)
     rng = np.random.default_rng([subject.seed, case.number])
     line = attempt(lambda trial: hook(view, rng, trial), str(case), "", trial, subject.device)
-    return replace(line, looked=tuple(view.looked.items()))
+    return replace(line, looked=frozenset(view.looked))
 
 
-def _fuzz_report(
-    subject: Subject,
-    operation: str | None,
-    cases: Iterable[FuzzCase],
-    jobs: int = 1,
-    progress: Callable[[int, int], None] | None = None,
-) -> FuzzReport:
-    start, names = time.perf_counter(), _fuzzed_operations(subject, operation)
-    counts, checks, rows, findings = Counter[str](), 0, Counter[Place](), list[FuzzFinding]()
-    with contextlib.closing(results(subject, check_case, cases, jobs)) as found:
-        for case, line in found:
-            counts[case.operation] += 1
-            checks += line.checks
-            rows.update(dict(line.looked))
-            if line.status is Status.FAILED:
-                finding = FuzzFinding(**case._asdict(), detail=line.detail, traceback=line.traceback)
-                findings.append(finding)
-            if progress:
-                progress(counts.total(), len(findings))
-    candidates = subject.capabilities if operation is None else names
-    places = _places_of(subject, names)
-    return FuzzReport(
-        sampler=subject.name,
-        device=str(subject.device),
-        quick=subject.effort.quick,
-        seed=subject.seed,
-        cases={name: counts[name] for name in names},
-        left_out=tuple(name for name in candidates if name not in names),
-        checks=checks,
-        findings=first_of_each_sort(findings),
-        looked=tuple((place, rows[place]) for place in places if rows[place]),
-        places=places,
-        jobs=jobs,
-        elapsed=time.perf_counter() - start,
-    )
+def _first_of_each_sort(subject: Subject, findings: Iterable[tuple[Case, Line]]) -> list[Line]:
+    """Keep the first finding of each sort, by number; findings of a sort differ in numbers alone."""
+    sorts: dict[tuple[str, str, str], list[tuple[Case, Line]]] = {}
+    for case, line in sorted(findings, key=lambda finding: (finding[0].number, finding[0].operation)):
+        sort = case.operation, _NUMBER.sub("#", line.detail), line.traceback
+        sorts.setdefault(sort, []).append((case, line))
+    return [
+        replace(
+            line,
+            name=f"{case.operation}, case {case.number}",
+            detail=f"{line.detail}; {len(others)} more differ in numbers alone" if others else line.detail,
+            again=("--operation", case.operation, "--fuzz-case", f"{subject.seed}:{case.number}"),
+        )
+        for (case, line), *others in sorts.values()
+    ]

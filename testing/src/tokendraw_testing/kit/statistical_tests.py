@@ -72,15 +72,10 @@ def fit(tokens: Array, probabilities: Array, bins: Array | None = None) -> Verdi
     worst = int(tails.argmin())
     binomial_p = min(1.0, float(tails[worst]) * len(tails))
     g_test_p = g_test(counts, share * draws) if round(share.min() * draws) >= LEAST_EXPECTED else 1.0
-    bin_tokens = np.flatnonzero(bins == worst)
-    name = f"token {bin_tokens[0]}"
-    if len(bin_tokens) > 1:
-        name = f"{len(bin_tokens)} tokens such as {bin_tokens[0]}"
-    return Verdict(
-        min(1.0, 2 * min(binomial_p, g_test_p)),
-        f"{name} drawn {counts[worst]} times, expected {share[worst] * draws:.1f}",
-        draws,
-    )
+    first, *others = np.flatnonzero(bins == worst)
+    name = f"{len(others) + 1} tokens such as {first}" if others else f"token {first}"
+    text = f"{name} drawn {counts[worst]} times, expected {share[worst] * draws:.1f}"
+    return Verdict(min(1.0, 2 * min(binomial_p, g_test_p)), text, draws)
 
 
 def share(hits: int, draws: int, probability: float, what: str) -> Verdict:
@@ -100,13 +95,9 @@ def independence(left: Array, right: Array, probabilities: Array, what: str) -> 
     is_small = round(table.min() * len(left)) < LEAST_EXPECTED
     bins = 1 - np.eye(size, dtype=int).ravel() if is_small else None
     pairs = fit(left * size + right, table.ravel(), bins)
-    equal_share = float((left == right).mean())
-    expected_share = float((probabilities**2).sum())
-    return Verdict(
-        pairs.p_value,
-        f"{what} equal in {equal_share:.3f} of {len(left)}, expected {expected_share:.3f}",
-        len(left),
-    )
+    equal, expected = float((left == right).mean()), float((probabilities**2).sum())
+    text = f"{what} equal in {equal:.3f} of {len(left)}, expected {expected:.3f}"
+    return Verdict(pairs.p_value, text, len(left))
 
 
 def worst_distance(values: Array, equal_share: float) -> tuple[float, int, int]:

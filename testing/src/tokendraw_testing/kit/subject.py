@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from types import MappingProxyType
@@ -25,7 +24,7 @@ from tokendraw.tools import (
 )
 from tokendraw_testing.kit.effort import Effort
 from tokendraw_testing.kit.property import Refusal, find, properties
-from tokendraw_testing.kit.report import Place
+from tokendraw_testing.kit.report import Place, places, width_class
 from tokendraw_testing.kit.trial import Violation
 
 Build = Callable[[str, Any], Any]
@@ -112,34 +111,28 @@ class Subject:
         """
         plugin = InstalledPlugin(name, device, "the conformance kit")
         required = None if operation is None else find_operation(operation).name
-        options: dict[str, Any] = {
-            "expected_failures": _NO_FIELDS,
-            "need": need,
-            "quick": quick,
-            "seed": seed,
-        }
         capabilities: dict[str, HostCapabilities] = {}
+        expected_failures: Mapping[str, str] = _NO_FIELDS
         reasons: dict[str | None, str | None] = {}
-        for operation_name in [each for each in operation_names() if _has_fields(each, need)]:
-            for candidate in plugin.candidates(operation_name, replace(plain_need(operation_name), **need)):
+        for served in [each for each in operation_names() if _has_fields(each, need)]:
+            for candidate in plugin.candidates(served, replace(plain_need(served), **need)):
                 if candidate.state is State.AVAILABLE:
-                    capabilities[operation_name] = plugin.capabilities(operation_name)
-                    options["expected_failures"] = candidate.info.expected_failures if candidate.info else {}
+                    capabilities[served] = plugin.capabilities(served)
+                    expected_failures = candidate.info.expected_failures if candidate.info else {}
                 else:
-                    reasons.setdefault(required and operation_name, candidate.reason)
+                    reasons.setdefault(required and served, candidate.reason)
         if not capabilities or required not in (None, *capabilities):
             reason = reasons.get(required) or "no plugin of that name is installed"
             raise SamplerUnavailableError(f"{name!r} cannot be checked on {plugin.host}: {reason}.")
-        subject = cls(name, capabilities=capabilities, device=plugin.device, build=plugin.build, **options)
-        subject.again = functools.partial(
-            cls.installed,
+        options: dict[str, Any] = {"device": plugin.device, "quick": quick, "seed": seed, "need": dict(need)}
+        subject = cls(
             name,
-            device=plugin.device,
-            quick=quick,
-            seed=seed,
-            operation=operation,
-            need=dict(need),
+            capabilities=capabilities,
+            build=plugin.build,
+            expected_failures=expected_failures,
+            **options,
         )
+        subject.again = functools.partial(cls.installed, name, operation=operation, **options)
         return subject
 
     @property
@@ -172,7 +165,7 @@ class OperationSubject:
         self.subject = subject
         self.capabilities: Any = subject.capabilities[self.operation]
         self.device, self.effort = subject.device, subject.effort
-        self.looked: Counter[Place] = Counter()  # rows that ``make`` has looked at
+        self.looked = set[Place]()  # by ``make``
 
     @classmethod
     def plain_need(cls, capabilities: Any = None) -> Any:
@@ -204,16 +197,25 @@ class OperationSubject:
         output, reason = run_call(call, self.built(need), need=need)
         if reason is not None:
             raise Violation(f"a call needs to return {reason}")
-        self.looked.update(self.rows_by_place(call))
+        logits = getattr(call, "logits", None)
+        if logits is not None and len(logits):
+            dtype = str(logits.dtype).removeprefix("torch.")
+            self.looked.add(Place(self.call_name(call), dtype, width_class(logits.shape[1])))
         return output
 
-    def places(self) -> tuple[Place, ...]:
-        """List the places where rows could be looked at, in the order of a report; none without rows of logits."""
-        return ()
+    def call_names(self) -> tuple[str, ...]:
+        """Name the calls that a report tells apart."""
+        return (self.operation,)
 
-    def rows_by_place(self, call: Call) -> Mapping[Place, int]:
-        """Count the rows of a call by place."""
-        return {}
+    def call_name(self, call: Any) -> str:
+        """Return the name of a call among :meth:`call_names`."""
+        return self.operation
+
+    def places(self) -> tuple[Place, ...]:
+        """List the places where rows of logits could be looked at, in the order of a report."""
+        if not hasattr(self.capabilities, "max_vocab_size"):
+            return ()
+        return places(self.call_names(), self.capabilities.dtypes, self.capabilities.max_vocab_size)
 
 
 def _has_fields(operation: str, need: Mapping[str, Any]) -> bool:
@@ -243,11 +245,9 @@ def require_refusal(subject: OperationSubject, ask: Refusal) -> str:
     """
     need, plugin, operation = replace(subject.usual_need, **ask.need), subject.subject, subject.operation
     info = PluginInfo(name=plugin.name, api_version=API_VERSION, priority=0, operations=plugin.capabilities)
-    candidate, choice = (
-        Candidate(name=plugin.name, state=State.LOADED, info=info),
-        Choice(sampler=plugin.name),
-    )
+    candidate = Candidate(name=plugin.name, state=State.LOADED, info=info)
     try:
+        choice = Choice(sampler=plugin.name)
         resolution = decide([candidate], plugin.host, need, choice, operation=operation)
         if ask.call is None:
             raise Violation(f"{need} needs to be refused, found it granted")
@@ -269,9 +269,7 @@ def require_unadvertised(
     subject: OperationSubject, refusals: Iterable[tuple[Callable[[Any], bool], Refusal]]
 ) -> str:
     """Require a refusal for each unadvertised capability; return their number, to follow other words."""
-    count = 0
-    for is_advertised, refusal in refusals:
-        if not is_advertised(subject.capabilities):
-            require_refusal(subject, refusal)
-            count += 1
-    return f"; {count} requests beyond the capabilities refused" if count else ""
+    asked = [refusal for is_advertised, refusal in refusals if not is_advertised(subject.capabilities)]
+    for refusal in asked:
+        require_refusal(subject, refusal)
+    return f"; {len(asked)} requests beyond the capabilities refused" if asked else ""

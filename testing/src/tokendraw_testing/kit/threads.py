@@ -74,15 +74,18 @@ def require_thread_free(
     :raises Violation: an output differs, or a call raised in a thread.
     """
     references = [subject.make(call.make()) for call in calls_by_thread]
+
+    def require_alike(rank: int, output: Any) -> None:
+        reason = calls_by_thread[rank].differs(references[rank], output)
+        trial.require(reason is None, str(reason))
+
     for count in thread_counts():
         with num_threads(count), _name_violations(f"{what}, {count} threads of torch"):
             for _ in range(calls):
-                reason = calls_by_thread[0].differs(references[0], subject.make(calls_by_thread[0].make()))
-                trial.require(reason is None, str(reason))
+                require_alike(0, subject.make(calls_by_thread[0].make()))
     with _name_violations(f"{what}, one object in {len(calls_by_thread)} Python threads at once"):
         for rank, output in _at_once(subject, calls_by_thread, calls):
-            reason = calls_by_thread[rank].differs(references[rank], output)
-            trial.require(reason is None, str(reason))
+            require_alike(rank, output)
 
 
 def thread_words() -> str:
@@ -98,14 +101,14 @@ def _at_once(
     Each repetition begins in all threads at the same time.
     """
     need = subject.usual_need
-    provider = subject.built(need)
+    provider, barrier = subject.built(need), threading.Barrier(len(calls_by_thread))
     outputs: list[tuple[int, Any]] = []
     errors: list[BaseException] = []
-    barrier = threading.Barrier(len(calls_by_thread))
 
+    @torch.no_grad()
     def work(rank: int) -> None:
         try:
-            with torch.no_grad(), one_thread():
+            with one_thread():
                 for _ in range(calls):
                     call = calls_by_thread[rank].make()
                     barrier.wait(_TIMEOUT_SECONDS)
@@ -120,9 +123,8 @@ def _at_once(
             errors.append(error)
             barrier.abort()
 
-    threads = [
-        threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(len(calls_by_thread))
-    ]
+    ranks = range(len(calls_by_thread))
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in ranks]
     interval = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
@@ -132,11 +134,11 @@ def _at_once(
             thread.join(_TIMEOUT_SECONDS)
     finally:
         sys.setswitchinterval(interval)
-    for error in errors:
-        raise error
-    if len(outputs) < len(calls_by_thread) * calls:
+    if errors:
+        raise errors[0]
+    if len(outputs) < len(threads) * calls:
         raise Violation(
-            f"calls of one object in {len(calls_by_thread)} threads need to return, found them at work after "
+            f"calls of one object in {len(threads)} threads need to return, found them at work after "
             f"{_TIMEOUT_SECONDS:g} s"
         )
     return outputs

@@ -31,9 +31,8 @@ _SPAWNING: Final = multiprocessing.get_context("spawn")  # a fork of a process w
 
 def usual_jobs(subject: Subject) -> int:
     """Return the number of processes for a subject: the usable cores on a CPU, otherwise 1."""
-    if subject.again is None or subject.device.type != "cpu":
-        return 1
-    return min(usable_cores(), MOST_JOBS)
+    can_share = subject.again is not None and subject.device.type == "cpu"
+    return min(usable_cores(), MOST_JOBS) if can_share else 1
 
 
 def usable_cores() -> int:
@@ -58,30 +57,27 @@ def results(
     :param starting: called with each task before its work begins.
     :raises InvalidParameterError: the subject is not an installed one, so no other process can make it.
     """
-    if jobs == 1:
+
+    def begun() -> Iterator[_Task]:
         for task in tasks:
             if starting:
                 starting(task)
+            yield task
+
+    left = begun()
+    if jobs == 1:
+        for task in left:
             yield task, work(subject, task)
         return
     if subject.again is None:
         raise InvalidParameterError(
             f"'jobs' needs 1 for a subject that is not installed, found {jobs}. Make it by Subject.installed(...)."
         )
-    left = iter(tasks)
     workers: dict[Any, _Worker] = {}
 
     def start() -> None:
-        with _interrupts_blocked():
-            worker = _Worker(subject, work)
-            workers[worker.pipe] = worker
-
-    def next_task() -> _Task | None:
-        for task in left:
-            if starting:
-                starting(task)
-            return task
-        return None
+        worker = _Worker(subject, work)
+        workers[worker.pipe] = worker
 
     try:
         for _ in range(jobs):
@@ -89,16 +85,17 @@ def results(
         while workers:
             for pipe in connection.wait(list(workers)):
                 worker = workers[pipe]
-                ended, line = worker.task, worker.result()
-                following = None if worker.is_dead else next_task()
-                if following is not None:
+                ended, (line, is_alive) = worker.task, worker.result()
+                following = next(left, None) if is_alive or ended is None else None
+                if is_alive and following is not None:
                     worker.give(following)
                 else:
                     worker.kill()
                     del workers[pipe]
-                if worker.is_dead:
-                    if ended is None:  # a process that cannot start costs a task, so that this ends
-                        ended = next_task()
+                if not is_alive:
+                    ended = (
+                        following if ended is None else ended
+                    )  # so that processes that cannot start end the run
                     if ended is not None:
                         start()
                 if ended is not None:
@@ -114,34 +111,30 @@ class _Worker:
     def __init__(self, subject: Subject, work: Callable[[Subject, Any], Line]) -> None:
         self.pipe, its_end = _SPAWNING.Pipe()
         self._process = _SPAWNING.Process(target=_serve, args=(its_end, subject.again, work))
-        self._process.start()
+        with _interrupts_blocked():
+            self._process.start()
         its_end.close()
         self.task: Any = None
-        self.is_dead = False
 
     def give(self, task: object) -> None:
-        """Let the process begin with a task."""
         self.task = task
         with contextlib.suppress(OSError):  # it is dead, as :meth:`result` will say
             self.pipe.send(task)
 
-    def result(self) -> Line:
-        """Receive the line of the task; that of a process that ended says how."""
-        try:
-            line: Line = self.pipe.recv()
-            return line
-        except (EOFError, OSError):
-            self.is_dead = True
+    def result(self) -> tuple[Line, bool]:
+        """Receive the line of the task, or that of a process that ended, which says how; and whether it is alive."""
+        with contextlib.suppress(EOFError, OSError):
+            return self.pipe.recv(), True
         self._process.join(_SECONDS_TO_END)
         code = self._process.exitcode
+        how = f"ended the process with exit code {code}"
         if code is None:
-            return _failed("closed the files of the process")
-        if code < 0:
-            return _failed(f"ended the process by signal {-code}, {signal.strsignal(-code)}")
-        return _failed(f"ended the process with exit code {code}")
+            how = "closed the files of the process"
+        elif code < 0:
+            how = f"ended the process by signal {-code}, {signal.strsignal(-code)}"
+        return _failed(how), False
 
     def kill(self) -> None:
-        """End the process at once."""
         self._process.kill()
         self._process.join()
         self.pipe.close()
