@@ -17,8 +17,8 @@ from triton import knobs
 from call_tables import pairs
 from tokendraw import BatchFacts, Drafts, Need, RequestSlots, SamplingMetadata, SamplingParams, speculative
 from tokendraw_triton_gumbel import compiled_calls, launch
-from tokendraw_triton_gumbel.edit_launches import ProcessLaunches
-from tokendraw_triton_gumbel.kernels.arguments import DrawResults, Logits, RowParams
+from tokendraw_triton_gumbel.kernels.edits import ProcessLaunches
+from tokendraw_triton_gumbel.kernels.rows import DrawResults, Logits, RowParams
 from tokendraw_triton_gumbel.launch import Launch
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
@@ -129,8 +129,6 @@ EVERYTHING = {
     "min_tokens": 2,
     "stop_token_ids": [5],
 }
-DRY = {"dry_multiplier": 0.8, "dry_sequence_breakers": [7]}
-WINDOW = {"presence_penalty": 0.5, "penalty_last_n": 5}
 TILES, DRAWS, LARGE, ACCEPTS = "tile_statistics", "draw_rows", "draw_large_sets", "accept_drafts"
 DRAWN, DRAWN_LARGE = [TILES, DRAWS], [TILES, DRAWS, LARGE]
 

@@ -14,24 +14,22 @@ from tokendraw.filters import RowMoments, filter_floors
 from tokendraw.plugin import MOMENTS, LogprobsMode, Moment
 from tokendraw_triton_gumbel import plan
 from tokendraw_triton_gumbel.compilation import ANY_INT, ANY_STRIDE, FLOAT32, Pointer
-from tokendraw_triton_gumbel.draw_launches import DrawLaunches
 from tokendraw_triton_gumbel.kernels import rows as row_params
-from tokendraw_triton_gumbel.kernels.arguments import MomentResults, RankedTokens
 from tokendraw_triton_gumbel.kernels.interval import FilterParams, IntervalParams
-from tokendraw_triton_gumbel.kernels.tile_pass import FilterFloors
-from tokendraw_triton_gumbel.launch import (
-    ArgumentConverter,
+from tokendraw_triton_gumbel.kernels.rows import LOGITS
+from tokendraw_triton_gumbel.kernels.tile_pass import FilterFloors, MomentResults, RankedTokens
+from tokendraw_triton_gumbel.launch import ArgumentConverter, Step, compile_steps, current_stream, group
+from tokendraw_triton_gumbel.launches import (
+    DrawLaunches,
     IntervalArguments,
     LaunchArguments,
-    Step,
-    compile_steps,
-    current_stream,
-    group,
+    LogprobsLaunches,
+    VerifyLaunches,
+    mode_flags,
+    topk_logprobs,
 )
-from tokendraw_triton_gumbel.logprob_launches import LogprobsLaunches, mode_flags, topk_logprobs
 from tokendraw_triton_gumbel.plan import (
     FIELDS,
-    LOGITS,
     SMALL_BATCH_ROWS,
     BoundedCache,
     CallSize,
@@ -49,7 +47,6 @@ from tokendraw_triton_gumbel.plan import (
     row_layout,
     with_unit_stride,
 )
-from tokendraw_triton_gumbel.verify_launches import VerifyLaunches
 
 # The floors of a batch's filters from moments, computed between the pass over the logits and the draw.
 

@@ -51,20 +51,19 @@ class Bracket(NamedTuple):
 
 
 @triton.jit
-def load_bracket(reals, ints):
+def load_bracket(row):
     """Return the bracket of a row."""
-    return Bracket(
-        tl.load(reals + LOW), tl.load(reals + HIGH), tl.load(ints + LOW_COLUMN), tl.load(ints + HIGH_COLUMN)
-    )
+    low, high = tl.load(row.reals + LOW), tl.load(row.reals + HIGH)
+    return Bracket(low, high, tl.load(row.ints + LOW_COLUMN), tl.load(row.ints + HIGH_COLUMN))
 
 
 @triton.jit
-def store_bracket(reals, ints, low, high, low_column, high_column):
+def store_bracket(row, low, high, low_column, high_column):
     """Write the bracket of a row."""
-    tl.store(reals + LOW, low)
-    tl.store(reals + HIGH, high)
-    tl.store(ints + LOW_COLUMN, low_column)
-    tl.store(ints + HIGH_COLUMN, high_column)
+    tl.store(row.reals + LOW, low)
+    tl.store(row.reals + HIGH, high)
+    tl.store(row.ints + LOW_COLUMN, low_column)
+    tl.store(row.ints + HIGH_COLUMN, high_column)
 
 
 @triton.jit
@@ -104,13 +103,13 @@ def _narrow_bracket(bracket, pivots, verdicts, numbers, slot, is_weighing):
 
 
 @triton.jit
-def bracket_after_pass(columns, tiles, reals, ints, goal, is_weighing, config: tl.constexpr):
+def bracket_after_pass(row, goal, is_weighing, config: tl.constexpr):
     """Return (the bracket after a pass; whether the threshold equals the low end).
 
-    :param columns: of all rows; ``reals`` and ``ints`` are the state of the row.
     :param is_weighing: 0 if the pass collected.
     """
     TILES: tl.constexpr = config.TILES
+    columns, tiles, reals, ints = row.columns, row.tiles, row.reals, row.ints
     slot = tl.load(ints + SLOT)
     k = tl.load(ints + K)
     pivots = load_pivots(reals)
@@ -131,7 +130,7 @@ def bracket_after_pass(columns, tiles, reals, ints, goal, is_weighing, config: t
     )
     numbers = PerPivot(n0, n1, n2, n3)
     bracket, low_moved, count_at_low = _narrow_bracket(
-        load_bracket(reals, ints), pivots, verdicts, numbers, slot, is_weighing
+        load_bracket(row), pivots, verdicts, numbers, slot, is_weighing
     )
     low, high, low_column = bracket.low, bracket.high, bracket.low_column
     exactly_k = low_moved * counts * (goal != FIND_LARGER).to(tl.int32)
@@ -155,26 +154,13 @@ def bracket_after_pass(columns, tiles, reals, ints, goal, is_weighing, config: t
 
 
 @triton.jit(noinline=True)
-def draw_from_bracket(
-    source,
-    statistics,
-    tiles,
-    bracket,
-    is_exact,
-    reals,
-    ints,
-    columns,
-    flags,
-    out,
-    config: tl.constexpr,
-):
+def draw_from_bracket(row, bracket, is_exact, flags, out, config: tl.constexpr):
     """Draw a row if its bracket decides the token; return whether it does. ``is_exact``: the threshold is the low end.
 
-    :param source: the :class:`~.rows.RowAddress`; ``statistics`` are those of the row, like ``reals``, ``ints`` and
-        ``out``.
-    :param bracket: :class:`Bracket`.
+    :param out: :class:`~.rows.DrawResults` of the row.
     """
     FP64: tl.constexpr = config.FP64
+    source, tiles, reals, ints = row.source, row.tiles, row.reals, row.ints
     tile = tl.arange(0, config.TILES)
     inside = tile < tiles
     max_logit = tl.load(reals + MAX_LOGIT)
@@ -182,13 +168,13 @@ def draw_from_bracket(
     seed = tl.load((ints + SEED).to(tl.pointer_type(tl.int64)))
     position = tl.load((ints + POSITION).to(tl.pointer_type(tl.int64)))
     key = NoiseKey(seed, position)
-    upper_weight = load_column(columns, bracket.low_column, tiles, config.TILES)
+    upper_weight = load_column(row.columns, bracket.low_column, tiles, config.TILES)
     lower_weight = upper_weight
     if is_exact == 0:
-        lower_weight = load_column(columns, bracket.high_column, tiles, config.TILES)
+        lower_weight = load_column(row.columns, bracket.high_column, tiles, config.TILES)
     if bracket.low_column < 0:
-        maximum = tl.load(statistics.maxima + tile, mask=inside, other=float("-inf"))
-        upper_weight = tl.abs(tl.load(statistics.sums + tile, mask=inside, other=0.0))
+        maximum = tl.load(row.maxima + tile, mask=inside, other=float("-inf"))
+        upper_weight = tl.abs(tl.load(row.sums + tile, mask=inside, other=0.0))
         upper_weight *= weigh(maximum, max_logit, tl.load(reals + SCALE))
     of_token, of_tile = streams_of(flags)
     noise = gumbel(key, tile, of_tile, FP64)

@@ -35,19 +35,17 @@ from tokendraw_triton_gumbel.kernels.large_set_passes import (
     ROUND,
     SCALE,
     SLOT,
-    STATE_INTS,
-    STATE_REALS,
     TARGET_MAX,
     TARGET_MIN,
     UNIT_COLUMN,
     K,
     P,
     announce_pass,
-    column_sum,
     find_hits,
     finish_row,
     load_column,
     next_hit,
+    row_sum,
 )
 from tokendraw_triton_gumbel.kernels.rows import LEAST_KEPT
 from tokendraw_triton_gumbel.kernels.values import (
@@ -431,33 +429,17 @@ def _narrow_bracket(pivots, weight, number, low, high, above, count_above, targe
 
 @triton.jit
 def search(
-    source,
-    maximum,
-    tile,
-    tiles,
-    scratch,
-    bracket,
-    target,
-    max_logit,
-    scale,
-    spread,
-    by_mass,
-    config: tl.constexpr,
+    row, maximum, tile, scratch, bracket, target, max_logit, scale, spread, by_mass, config: tl.constexpr
 ):
     """Return the threshold of a row: the largest value from which upwards it weighs ``target``.
 
     :param maximum: [TILES] float32, -inf beyond the tiles; ``tile`` their numbers.
     :param bracket: :class:`SearchBracket`; the weight from its low end upwards is assumed to reach ``target``.
-    :param max_logit: the largest value, finite.
     :param spread: positive distance from the largest value to some other value.
     """
-    low, high, above, count_above, count_inside = (
-        bracket.low,
-        bracket.high,
-        bracket.weight_above,
-        bracket.count_above,
-        bracket.count_inside,
-    )
+    source, tiles = row.source, row.tiles
+    low, high, above = bracket.low, bracket.high, bracket.weight_above
+    count_above, count_inside = bracket.count_above, bracket.count_inside
     count = list_tiles(maximum, tile, tiles, low, scratch.tiles)
     step = 0
     is_searching = True
@@ -511,18 +493,19 @@ MIN_PASSES = tl.constexpr(2)
 
 
 @triton.jit
-def _bracket_weights(columns, bracket, tiles, TILES: tl.constexpr):
+def _bracket_weights(row, bracket, TILES: tl.constexpr):
     """Return (the weight of each tile from the low end of a bracket upwards; its weight in the bracket): [TILES].
 
     A tile without a logit in the bracket weighs the same from both ends upwards, bit for bit.
     """
-    upper_weight = load_column(columns, bracket.low_column, tiles, TILES)
-    return upper_weight, upper_weight - load_column(columns, bracket.high_column, tiles, TILES)
+    upper_weight = load_column(row.columns, bracket.low_column, row.tiles, TILES)
+    return upper_weight, upper_weight - load_column(row.columns, bracket.high_column, row.tiles, TILES)
 
 
 @triton.jit
-def bracket_fits_capacity(columns, bracket, goal, num_passes, tiles, reals, ints, config: tl.constexpr):
+def bracket_fits_capacity(row, bracket, goal, num_passes, config: tl.constexpr):
     """Return whether few tiles hold the bracket of a nucleus and its logits fit the scratch, by the tiles' weights."""
+    reals, ints = row.reals, row.ints
     fits = (
         (goal == FIND_NUCLEUS).to(tl.int32)
         * (bracket.low_column >= 0).to(tl.int32)
@@ -531,7 +514,7 @@ def bracket_fits_capacity(columns, bracket, goal, num_passes, tiles, reals, ints
     fits *= (bracket.high_column >= 0).to(tl.int32) * (tl.load(ints + KTH_INSIDE) <= 0).to(tl.int32)
     fits *= (tl.load(reals + TARGET_MIN) == tl.load(reals + TARGET_MAX)).to(tl.int32)
     if fits > 0:
-        _, between = _bracket_weights(columns, bracket, tiles, config.TILES)
+        _, between = _bracket_weights(row, bracket, config.TILES)
         lightest = weigh(bracket.low, tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE))
         fits = (tl.sum((between != 0).to(tl.int32), 0) <= _MAX_TILES).to(tl.int32)
         fits *= (tl.sum(between, 0) <= lightest * MAX_EXPECTED).to(tl.int32)
@@ -539,20 +522,20 @@ def bracket_fits_capacity(columns, bracket, goal, num_passes, tiles, reals, ints
 
 
 @triton.jit(noinline=True)
-def find_bracket_threshold(source, bracket, tiles, reals, ints, columns, scratch, config: tl.constexpr):
+def find_bracket_threshold(row, bracket, scratch, config: tl.constexpr):
     """Return (the threshold; whether the bracket's logits fitted the scratch).
 
     Writes the weight of every tile from the threshold upwards into the first column of the row's free slot.
 
-    :param source: the :class:`~.rows.RowAddress`; ``scratch`` the program's :class:`~.arguments.SearchScratch`.
-    :param bracket: a :class:`~.large_set_passes.Bracket` that :func:`bracket_fits_capacity` accepted.
+    :param bracket: one that :func:`bracket_fits_capacity` accepted.
     """
     TILES: tl.constexpr = config.TILES
+    source, tiles, reals, ints = row.source, row.tiles, row.reals, row.ints
     tile = tl.arange(0, TILES)
     low, high = bracket.low, bracket.high
     max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
-    upper_weight, between = _bracket_weights(columns, bracket, tiles, TILES)
-    above = column_sum(columns, bracket.high_column, 0, tiles, TILES)
+    upper_weight, between = _bracket_weights(row, bracket, TILES)
+    above = row_sum(row, bracket.high_column, 0, TILES)
     count = list_tiles(tl.where(between != 0, 1.0, 0.0), tile, tiles, 1.0, scratch.tiles)
     num_inside = collect(source, scratch, count, low, high, config)
     by_mass = (tl.load(ints + GOAL) == FIND_NUCLEUS).to(tl.int32)
@@ -561,7 +544,7 @@ def find_bracket_threshold(source, bracket, tiles, reals, ints, columns, scratch
     threshold = find_either_edge(
         scratch.logits, num_inside, low, missing, max_logit, scale, by_mass, config.ULP_STEP
     )
-    weights = columns + tl.load(ints + SLOT).to(tl.int64) * tiles * COLUMNS
+    weights = row.columns + tl.load(ints + SLOT).to(tl.int64) * tiles * COLUMNS
     tl.store(weights + tile * COLUMNS, upper_weight, mask=tile < tiles)
     tl.debug_barrier()
     weigh_listed(source, scratch.tiles, count, threshold, max_logit, scale, weights, config)
@@ -580,19 +563,17 @@ _MIN_SPREAD = tl.constexpr(1e-6)
 
 
 @triton.jit(noinline=True)
-def find_threshold(source, maxima, tiles, reals, ints, columns, scratch, config: tl.constexpr):
+def find_threshold(row, scratch, config: tl.constexpr):
     """Return the threshold of a row, and write the weight of every tile from the threshold upwards.
 
     The weights go into the first column of the row's free slot.
-
-    :param source: the :class:`~.rows.RowAddress`; ``maxima`` [tiles] of the row, like ``reals`` and ``ints``.
-    :param scratch: the :class:`~.arguments.SearchScratch` of the program.
     """
     TILES: tl.constexpr = config.TILES
+    source, tiles, reals, ints = row.source, row.tiles, row.reals, row.ints
     tile = tl.arange(0, TILES)
-    maximum = tl.load(maxima + tile, mask=tile < tiles, other=float("-inf"))
+    maximum = tl.load(row.maxima + tile, mask=tile < tiles, other=float("-inf"))
     goal = tl.load(ints + GOAL)
-    bracket = load_bracket(reals, ints)
+    bracket = load_bracket(row)
     low_column, high_column = bracket.low_column, bracket.high_column
     max_logit = tl.load(reals + MAX_LOGIT)
     scale = tl.load(reals + SCALE)
@@ -604,9 +585,9 @@ def find_threshold(source, maxima, tiles, reals, ints, columns, scratch, config:
     lowest = tl.min(tl.where(maximum > float("-inf"), maximum, max_logit), 0)
     nearby = tl.maximum(tl.abs(max_logit) * _MIN_SPREAD, _MIN_SPREAD)
     spread = tl.where(max_logit > lowest, max_logit - lowest, nearby)
-    count_above = column_sum(columns, high_column, COUNT_COLUMN, tiles, TILES)
-    above = column_sum(columns, high_column, 0, tiles, TILES)
-    count_inside = column_sum(columns, low_column, COUNT_COLUMN, tiles, TILES) - count_above
+    count_above = row_sum(row, high_column, COUNT_COLUMN, TILES)
+    above = row_sum(row, high_column, 0, TILES)
+    count_inside = row_sum(row, low_column, COUNT_COLUMN, TILES) - count_above
     has_columns = (low_column >= 0) & (high_column >= 0)
     needs_kth = (goal == FIND_NUCLEUS) & (
         kth_inside > 0
@@ -639,15 +620,14 @@ def find_threshold(source, maxima, tiles, reals, ints, columns, scratch, config:
         if goal == FIND_LARGER:
             # The larger of the two thresholds is in the bracket; the smaller may lie below.
             offset = tl.where(by_mass, 0, COUNT_COLUMN)
-            reaches = column_sum(columns, low_column, offset, tiles, TILES)
-            is_worthwhile = (low_column < 0) | (reaches >= required_mass)
+            at_low = row_sum(row, low_column, offset, TILES)
+            is_worthwhile = (low_column < 0) | (at_low >= required_mass)
         if is_worthwhile:
             search_bracket = SearchBracket(low, high, start, start_count, max_inside)
             filter_threshold = search(
-                source,
+                row,
                 maximum,
                 tile,
-                tiles,
                 scratch,
                 search_bracket,
                 required_mass,
@@ -660,7 +640,7 @@ def find_threshold(source, maxima, tiles, reals, ints, columns, scratch, config:
             threshold = tl.maximum(threshold, filter_threshold)
         step += 1
     threshold = tl.minimum(threshold, max_logit)
-    weights = columns + tl.load(ints + SLOT).to(tl.int64) * tiles * COLUMNS
+    weights = row.columns + tl.load(ints + SLOT).to(tl.int64) * tiles * COLUMNS
     tl.store(weights + tile * COLUMNS, tl.zeros_like(maximum), mask=tile < tiles)
     count = list_tiles(maximum, tile, tiles, threshold, scratch.tiles)
     weigh_listed(source, scratch.tiles, count, threshold, max_logit, scale, weights, config)
@@ -690,34 +670,30 @@ def _copy_logits(base, collected, count, values):
 
 
 @triton.jit(noinline=True)
-def find_bracket_edge(
-    base, results, reals, ints, tiles, scratch, threshold_out, log_kept, config: tl.constexpr
-):
-    """Find the threshold of a nucleus among the collected logits of its bracket; return whether the list held all.
-
-    :param results: :class:`~.arguments.PassResults`, with ``collected`` of this row.
-    :param scratch: the :class:`~.arguments.SearchScratch` of the program.
-    """
+def find_bracket_edge(row, scratch, out, config: tl.constexpr):
+    """Find the threshold of a nucleus among the collected logits of its bracket; return whether the list held all."""
+    reals, ints = row.reals, row.ints
     count = tl.load(ints + NUM_COLLECTED)
     fits = (count <= MAX_COLLECTED).to(tl.int32)
     if fits > 0:
-        _copy_logits(base, results.collected, count, scratch.logits)
+        _copy_logits(row.source.base, row.collected, count, scratch.logits)
         max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
         low, high_column = tl.load(reals + LOW), tl.load(ints + HIGH_COLUMN)
-        above = column_sum(results.columns, high_column, 0, tiles, config.TILES)
+        above = row_sum(row, high_column, 0, config.TILES)
         by_mass = tl.full((), 1, tl.int32)
         target = missing_amount(tl.load(reals + TARGET_MAX), above, by_mass)
         edge = find_edge(scratch.logits, count, low, target, max_logit, scale, config.ULP_STEP, BY_MASS=True)
         _, mass, _ = survey_from(scratch.logits, count, edge, max_logit, scale)
-        tl.store(threshold_out, edge)
+        tl.store(out.threshold, edge)
         kept_mass = (above.to(tl.float64) + mass.to(tl.float64) / UNITS).to(tl.float32)
-        tl.store(log_kept, tl.log(tl.minimum(kept_mass / tl.load(reals + MASS), 1.0)))
+        tl.store(out.log_kept, tl.log(tl.minimum(kept_mass / tl.load(reals + MASS), 1.0)))
     return fits
 
 
 @triton.jit
-def _find_set_threshold(values, count, reals, ints, ULP_STEP: tl.constexpr):
+def _find_set_threshold(row, values, count, ULP_STEP: tl.constexpr):
     """Return (the threshold of a row; whether the collected logits contain the kept set)."""
+    reals, ints = row.reals, row.ints
     max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
     goal = tl.load(ints + GOAL_BEFORE)
     k = tl.load(ints + K)
@@ -752,20 +728,21 @@ def _find_set_threshold(values, count, reals, ints, ULP_STEP: tl.constexpr):
 
 
 @triton.jit(noinline=True)
-def _weigh_tiles(results, values, count, threshold, reals, slot, high_column, tiles, TILES: tl.constexpr):
+def _weigh_tiles(row, values, count, threshold, slot, high_column, TILES: tl.constexpr):
     """Write the weight of each tile from the threshold upwards into the first column of a slot.
 
     :param values: the ``count`` collected logits; ``high_column`` is that of the weights above them, or -1.
     :param slot: its units are 0.
     """
-    max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
-    weights = results.columns + slot.to(tl.int64) * tiles * COLUMNS
+    tiles = row.tiles
+    max_logit, scale = tl.load(row.reals + MAX_LOGIT), tl.load(row.reals + SCALE)
+    weights = row.columns + slot.to(tl.int64) * tiles * COLUMNS
     units = weights.to(tl.pointer_type(tl.int64)) + UNIT_COLUMN
     start = 0
     while start < count:
         i = start + tl.arange(0, AT_ONCE)
         x = tl.load(values + i, mask=i < count, other=float("-inf"))
-        tile = tl.load(results.collected + i, mask=i < count, other=0) // TILE_SIZE
+        tile = tl.load(row.collected + i, mask=i < count, other=0) // TILE_SIZE
         amount = (weigh(x, max_logit, scale) * _TILE_UNITS).to(tl.int64)
         tl.atomic_add(
             units + tile * (COLUMNS // 2), amount, mask=(i < count) & (x >= threshold), sem="relaxed"
@@ -779,25 +756,26 @@ def _weigh_tiles(results, values, count, threshold, reals, slot, high_column, ti
         / _TILE_UNITS
     )
     tl.store(
-        weights + tile * COLUMNS, load_column(results.columns, high_column, tiles, TILES) + total, mask=inside
+        weights + tile * COLUMNS, load_column(row.columns, high_column, tiles, TILES) + total, mask=inside
     )
     tl.debug_barrier()
 
 
 @triton.jit(noinline=True)
-def find_kth(source, results, reals, ints, tiles, scratch, low, high_column, config: tl.constexpr):
+def find_kth(row, scratch, low, high_column, config: tl.constexpr):
     """Find the k-th value among the collected logits of its bracket; return (the value, whether the list held all).
 
     Writes the weights of the tiles from there upwards into the first column of the row's slot, and the number of logits
     into the first of its counts.
     """
+    tiles, reals, ints = row.tiles, row.reals, row.ints
     count = tl.load(ints + NUM_COLLECTED)
     fits = (count <= MAX_COLLECTED).to(tl.int32)
     threshold = low
     if fits > 0:
-        _copy_logits(source.base, results.collected, count, scratch.logits)
+        _copy_logits(row.source.base, row.collected, count, scratch.logits)
         max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
-        above = column_sum(results.columns, high_column, COUNT_COLUMN, tiles, config.TILES)
+        above = row_sum(row, high_column, COUNT_COLUMN, config.TILES)
         by_mass = tl.full((), 0, tl.int32)
         target = missing_amount(tl.load(ints + K).to(tl.float32), above, by_mass)
         threshold = find_edge(
@@ -805,9 +783,9 @@ def find_kth(source, results, reals, ints, tiles, scratch, low, high_column, con
         )
         _, _, number = survey_from(scratch.logits, count, threshold, max_logit, scale)
         slot = tl.load(ints + SLOT)
-        _weigh_tiles(results, scratch.logits, count, threshold, reals, slot, high_column, tiles, config.TILES)
+        _weigh_tiles(row, scratch.logits, count, threshold, slot, high_column, config.TILES)
         tile = tl.arange(0, config.TILES)
-        numbers = results.columns + slot.to(tl.int64) * tiles * COLUMNS + COUNT_COLUMN
+        numbers = row.columns + slot.to(tl.int64) * tiles * COLUMNS + COUNT_COLUMN
         tl.store(
             numbers + tile * COLUMNS,
             tl.where(tile == 0, above + number.to(tl.float32), 0.0),
@@ -818,37 +796,32 @@ def find_kth(source, results, reals, ints, tiles, scratch, low, high_column, con
 
 
 @triton.jit(noinline=True)
-def finish_collected_set(
-    source, row, rows, statistics, tiles, scratch, queue, state, results, flags, out, config: tl.constexpr
-):
+def finish_collected_set(row, rows, scratch, queue, flags, out, config: tl.constexpr):
     """Draw the row if its kept set was collected; otherwise announce the pass that weighs around the first pivots.
 
     The parameters are those of :func:`~.large_set.finish_pass`.
     """
-    reals = state.reals + row.to(tl.int64) * STATE_REALS
-    ints = state.ints + row.to(tl.int64) * STATE_INTS
+    reals, ints = row.reals, row.ints
     count = tl.load(ints + NUM_COLLECTED)
     slot = tl.load(ints + SLOT)
     threshold = tl.load(reals + LOW)
     is_found = tl.full((), 0, tl.int32)
     if count <= MAX_COLLECTED:
-        _copy_logits(source.base, results.collected, count, scratch.logits)
-        threshold, is_found = _find_set_threshold(scratch.logits, count, reals, ints, config.ULP_STEP)
+        _copy_logits(row.source.base, row.collected, count, scratch.logits)
+        threshold, is_found = _find_set_threshold(row, scratch.logits, count, config.ULP_STEP)
     if is_found > 0:
         no_column = tl.full((), -1, tl.int32)
-        _weigh_tiles(results, scratch.logits, count, threshold, reals, slot, no_column, tiles, config.TILES)
+        _weigh_tiles(row, scratch.logits, count, threshold, slot, no_column, config.TILES)
         bracket = Bracket(threshold, threshold, slot * COLUMNS, slot * COLUMNS)
         is_exact = tl.full((), 1, tl.int32)
-        draw_from_bracket(
-            source, statistics, tiles, bracket, is_exact, reals, ints, results.columns, flags, out, config
-        )
+        draw_from_bracket(row, bracket, is_exact, flags, out, config)
         if (flags & LEAST_KEPT) != 0:
             max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
             least, _, _ = survey_from(scratch.logits, count, threshold, max_logit, scale)
-            tl.store(out.least_kept, least_kept(source, statistics.maxima, tiles, least, is_exact))
+            tl.store(out.least_kept, least_kept(row.source, row.maxima, row.tiles, least, is_exact))
         finish_row(queue)
     else:
         tl.store(reals + LOW, tl.load(reals + LOWER_LIMIT))
         tl.store(ints + GOAL, tl.load(ints + GOAL_BEFORE))
         tl.store(ints + ROUND, 1)
-        announce_pass(queue, row, rows)
+        announce_pass(queue, row.number.to(tl.int32), rows)

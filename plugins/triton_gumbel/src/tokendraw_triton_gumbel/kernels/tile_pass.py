@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.arguments import QUEUE_COUNTERS, ROUNDS
+from tokendraw_triton_gumbel.kernels.large_set_passes import QUEUE_COUNTERS, ROUNDS
 from tokendraw_triton_gumbel.kernels.rows import (
     TEMPERED,
     inverse_temperature,
@@ -35,6 +35,61 @@ from tokendraw_triton_gumbel.kernels.values import (
     times,
     word_ids,
 )
+
+
+class MomentSums(NamedTuple):
+    """Sums of every tile from which the moments of rows are computed; each None where no moment needs it."""
+
+    counts: Any = None
+    """[rows, tiles] float32: number of finite logits."""
+    distances: Any = None
+    """[rows, tiles] float32: the sum of ``x - maximum`` over the finite logits."""
+    squares: Any = None
+    """[rows, tiles] float32: the sum of their squares. Where squares overflow, ``distances`` and ``squares`` are of
+    distances times 2 ** -72, and the sign of ``squares`` is negative; where they might vanish, of distances times
+    2 ** 96, and the sign of ``distances`` is positive."""
+    entropies: Any = None
+    """[rows, tiles] float32: the sum of ``w log2 w`` of the weights w that ``sums`` adds up."""
+    collisions: Any = None
+    """[rows, tiles] float32: the sum of the squares of these weights."""
+
+
+class MomentResults(NamedTuple):
+    """Moments of y of each row, [rows] float32 as in ``tokendraw.filters.RowMoments``; each None if not wanted."""
+
+    number: Any = None
+    mean: Any = None
+    std: Any = None
+    log_mass: Any = None
+    entropy: Any = None
+    collision: Any = None
+    target_rows: Any = None
+    """[rows] int64: the row of the target with the parameters of each row; None without rows of drafts."""
+
+
+class RankedTokens(NamedTuple):
+    """Tokens that are known before the pass over the logits, which counts their ranks; both None elsewhere."""
+
+    token_ids: Any = None
+    """[rows] int64; an id outside [0, V) is padding."""
+    ranks: Any = None
+    """[rows] int64, 0 at first: increased by the number of logits that are at least the token's; V if that is -inf."""
+
+
+class TileConfig(NamedTuple):
+    """Constants of launch 1, the pass over the logits."""
+
+    SPAN: int
+    """Tiles a program."""
+    VECTOR: int
+    """Neighbouring logits a lane, 16 bytes."""
+    IS_ALIGNED: bool
+    """Whether every row begins at a multiple of 16 bytes."""
+    IS_NVIDIA: bool
+    """Whether PTX may be used; elsewhere nothing but Triton is."""
+    IS_RAW: bool = False
+    """Which entropies are wanted where every row has two temperatures: those at T = 1, or those at the other one."""
+
 
 # Computes maxima and sums of tiles in registers: logits one by one, or bfloat16 in pairs. Reads and writes nothing.
 
@@ -402,9 +457,9 @@ def reduce_tiles(
     """Reduce a group of tiles of one row.
 
     :param source: the :class:`~.rows.RowAddress`; ``row`` its number, ``target_row`` the row with its temperature.
-    :param moments: :class:`~.arguments.MomentSums`.
+    :param moments: :class:`~.rows.MomentSums`.
     :param raw_temperature: the temperatures of ``raw_sums``; None: 1.
-    :param ranked: :class:`~.arguments.RankedTokens`.
+    :param ranked: :class:`~.rows.RankedTokens`.
     """
     SPAN: tl.constexpr = config.SPAN
     IS_NVIDIA: tl.constexpr = config.IS_NVIDIA
@@ -583,16 +638,16 @@ def tile_statistics(
 ):
     """Each program reduces ``SPAN`` neighbouring tiles of one row. Grid (groups of tiles, rows / z, z).
 
-    :param logits: :class:`~.arguments.Logits`; ``drafts`` :class:`~.arguments.DraftRows`, behind them.
-    :param counts: :class:`~.arguments.Counts`.
+    :param logits: :class:`~.rows.Logits`; ``drafts`` :class:`~.rows.DraftRows`, behind them.
+    :param counts: :class:`~.rows.Counts`.
     :param temperature: [slots] floating point, or None; ``row_index`` [rows] integer, or None.
     :param raw_temperature: [slots] floating point: the temperature of ``raw_sums``; None: 1.
-    :param statistics: :class:`~.arguments.TileStatistics`, written.
-    :param moments: :class:`~.arguments.MomentSums`, written.
-    :param ranked: :class:`~.arguments.RankedTokens`.
-    :param queue: :class:`~.arguments.WorkQueue`, set to 0 for the launches behind.
+    :param statistics: :class:`~.rows.TileStatistics`, written.
+    :param moments: :class:`~.rows.MomentSums`, written.
+    :param ranked: :class:`~.rows.RankedTokens`.
+    :param queue: :class:`~.rows.WorkQueue`, set to 0 for the launches behind.
     :param counters: [rows] int32, set to 0, or None.
-    :param config: :class:`~.arguments.TileConfig`.
+    :param config: :class:`~.rows.TileConfig`.
     """
     group = tl.program_id(0)
     index = tl.program_id(1) + tl.program_id(2) * tl.num_programs(1)
@@ -637,11 +692,11 @@ def row_moments(drafts, counts, temperature, row_index, statistics, sums, out, T
 
     In rows with +inf, or with nothing above -inf, the results are unspecified.
 
-    :param drafts: :class:`~.arguments.DraftRows`; ``counts`` :class:`~.arguments.Counts`.
+    :param drafts: :class:`~.rows.DraftRows`; ``counts`` :class:`~.rows.Counts`.
     :param temperature: [slots] floating point, or None; ``row_index`` [rows] integer, or None.
-    :param statistics: :class:`~.arguments.TileStatistics`, as the pass over the logits left them.
-    :param sums: :class:`~.arguments.MomentSums`, likewise.
-    :param out: :class:`~.arguments.MomentResults`.
+    :param statistics: :class:`~.rows.TileStatistics`, as the pass over the logits left them.
+    :param sums: :class:`~.rows.MomentSums`, likewise.
+    :param out: :class:`~.rows.MomentResults`.
     """
     row, target_row = row_of(tl.program_id(0), drafts, counts)
     if drafts.cu_num_logits is not None:
@@ -686,7 +741,7 @@ def _spread(sums, place, inside, distance):
 
     All are float64 scalars.
 
-    :param sums: :class:`~.arguments.MomentSums`, read at ``place`` [TILES] where ``inside``.
+    :param sums: :class:`~.rows.MomentSums`, read at ``place`` [TILES] where ``inside``.
     :param distance: [TILES] float64: how far the maximum of each tile lies from the row's, 0 for a tile without one.
     """
     count = tl.load(sums.counts + place, mask=inside, other=0.0).to(tl.float64)
@@ -711,7 +766,7 @@ def _weights(signed_sums, sums, place, inside, is_finite, distance, inverse):
 
     The second and third are those of the first where no moment needs them.
 
-    :param signed_sums: [TILES] float32, of :class:`~.arguments.TileStatistics`.
+    :param signed_sums: [TILES] float32, of :class:`~.rows.TileStatistics`.
     :param is_finite: [TILES]: tiles with a logit above -inf.
     :param inverse: ``1 / T`` in float64.
     """
