@@ -66,10 +66,6 @@ class RowFloors:
     ) -> None:
         """Hold the arguments.
 
-        :param names: of the F filters of the batch.
-        :param values: [target rows, F] float32: their values.
-        :param moments: [M, rows] float32, to be filled in.
-        :param wanted: names of these M moments.
         :param target_rows: [rows] int64, to be filled in, where the rows are not those of ``values``.
         """
         self._names, self._values = names, values
@@ -82,7 +78,6 @@ class RowFloors:
     def compute(self, convert: Callable[[Sequence[Tensor]], Sequence[Any]]) -> Iterator[FilterFloors]:
         """Call the filters, and yield the arguments of a launch for each.
 
-        :param convert: returns the arguments for tensors.
         :raises FilterError: a filter raised, or returned another form.
         """
         target_rows, values = self.results[-1], self._values
@@ -112,7 +107,6 @@ class RowIntervals:
     ) -> None:
         """Allocate the room.
 
-        :param params: of ``m``, contiguous.
         :param proto: an empty float32 tensor on the device; ``rows`` the number of rows.
         """
         self._params = interval_tensors(m)
@@ -127,10 +121,7 @@ class RowIntervals:
         """[rows] float32, filled by the last launch of the draw; None without XTC."""
 
     def arguments(self, convert: Callable[[Sequence[Tensor | None]], Sequence[Any]]) -> IntervalArguments:
-        """Return the arguments of the launches.
-
-        :param convert: returns the arguments for tensors, and None for None.
-        """
+        """Return the arguments of the launches."""
         is_last, (ceiling,) = self._params[0], convert((self.ceiling,))
         params, written = (
             group(IntervalParams, convert(self._params)),
@@ -218,10 +209,7 @@ class CompiledCall:
         compile_steps(self._placeholder_steps())
 
     def geometry(self, size: tuple[int, ...]) -> Geometry:
-        """Compute the grids and the scratch layout of a size.
-
-        :param size: the numbers of :class:`~.plan.CallSize`.
-        """
+        """Compute the grids and the scratch layout of a size."""
         return geometry_of(self.variant, self._target, self.scratch, CallSize(*size))
 
     def logprobs_out(self, rows: int) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None]:
@@ -344,13 +332,7 @@ class LaunchContext:
         converter: ArgumentConverter,
         flags: int = 0,
     ) -> None:
-        """Allocate scratch, and draw fresh seeds from torch's generator where a row may need one.
-
-        :param geometry: of the size of the call.
-        :param logits: [rows, V].
-        :param params: of ``m``, contiguous.
-        :param flags: bits beside those of the variant.
-        """
+        """Allocate scratch, and draw fresh seeds from torch's generator where a row may need one."""
         # Tensors whose addresses kernels are given have to live until they are launched.
         self._seeds = call.int64_proto.new_empty(logits.shape[0]) if call.variant.has_fresh_seeds else None
         self._seed_stream = None if self._seeds is None else _fill_seeds(self._seeds)
@@ -404,7 +386,6 @@ class LaunchContext:
 
         :param drawn: token ids [rows] int64; thresholds [rows] float32, where ``x >= threshold`` is kept;
             log_kept_mass [rows].
-        :param ranks: what :meth:`CompiledCall.logprobs_out` returned, like ``best``.
         :param scored: tokens [rows] int64. To be filled in: entropies [rows] float32, and where no row is drawn the
             least kept logits [rows], if wanted.
         """
@@ -544,12 +525,7 @@ class CallCache:
         facts: BatchFacts,
         layout: ParamsLayout,
     ) -> tuple[CompiledCall, Geometry]:
-        """Look up or build, then cache, the compiled call of a variant and the geometry of a batch size.
-
-        :param size: the numbers of :class:`~.plan.CallSize`.
-        :param kind: None for a draw.
-        :param layout: of contiguous parameters.
-        """
+        """Look up or build, then cache, the compiled call of a variant and the geometry of a batch size."""
         key = kind, logits_key(logits), layout, True
         rows, _, draft_rows, _ = size
         if isinstance(kind, VerifyVariant) and kind.draft_kind == LOGITS:

@@ -98,10 +98,7 @@ class Launch:
 
 
 def compile_steps(steps: Iterable[Step]) -> None:
-    """Compile the kernels of launches side by side, unless this process has done so or Triton interprets them.
-
-    :param steps: launches with placeholders for their arguments.
-    """
+    """Compile the kernels of launches side by side, unless this process has done so or Triton interprets them."""
     if is_interpreted():
         return
     launches = [(launch, arguments) for launch, _, arguments in steps]

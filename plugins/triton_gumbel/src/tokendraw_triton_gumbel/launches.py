@@ -193,7 +193,6 @@ class MomentLaunches:
     ) -> Iterator[Step]:
         """Yield the launches.
 
-        :param floors: of each filter; computed from the moments once the first launch is there.
         :param of_rows: temperatures of the slots, and the slot of each row.
         """
         counts, scratch = arguments.geometry.counts, arguments.scratch
@@ -265,10 +264,7 @@ class IntervalLaunches:
         results: KeptInterval,
         kept: KeptMasses,
     ) -> Step:
-        """Return the launch that draws the rows again; all groups but the last are those of the draw.
-
-        :param kept: to be filled in for a verification by probabilities.
-        """
+        """Return the launch that draws the rows again; all groups but the last are those of the draw."""
         rows, *_ = arguments.geometry.row_grid
         return (
             self._redraw,
@@ -674,13 +670,9 @@ def topk_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """Return ids and values [rows, 1 + N] of logits [rows, V] for any N, some rows at a time. Waits for nothing.
 
-    :param token_ids: [rows] int64, the drawn tokens.
     :param maxima: [rows, tiles] float32, of tiles of 1024 ids; NaN counts as -inf.
     :param sums: [rows, tiles] float32: sum of ``exp((x - maximum) / T)``, or how many +inf; the sign says nothing. T is
         1 in raw modes.
-    :param thresholds: [rows] float32: ``x >= threshold`` is kept.
-    :param log_kept_mass: [rows] float32.
-    :param num_best: N.
     :param kept: ceilings [rows, 1], and the logarithms of the masses kept below these, where values are shares of them;
         else None.
     """
@@ -818,7 +810,6 @@ class LogprobsLaunches:
     ) -> None:
         """Reserve scratch and configure the kernels.
 
-        :param num_best: N, at most V.
         :param is_masked: whether the logits shown are others than those that the pass has read.
         """
         self._draw, self._flags = draw, mode_flags(mode)

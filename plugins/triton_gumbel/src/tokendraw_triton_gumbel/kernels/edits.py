@@ -337,11 +337,7 @@ def load_penalties(slot, slots, flags):
 
 @triton.jit
 def apply_penalties(value, times, occurs, penalties):
-    """Return logits with their penalties, each step rounded to float32: the launch is compiled without fused products.
-
-    :param times: how often each id is in the output.
-    :param occurs: whether each id is in prompt or output.
-    """
+    """Return logits with their penalties, each step rounded to float32: the launch is compiled without fused products."""
     divided = tl.div_rn(value, tl.zeros_like(value) + penalties.repetition)
     repeated = tl.where(value > 0, divided, value * penalties.repetition)
     value = tl.where(occurs, repeated, value)
@@ -369,10 +365,7 @@ def _allowed_bits(ids, mask, row, slots, bitmask, is_restricted, flags):
 
 @triton.jit
 def banned_ids(first, row, slots, drafts, WORDS: tl.constexpr):
-    """Return (the last ids of some bad words, whether the output ends with the preceding ids): [WORDS] each.
-
-    :param first: number of the first bad word.
-    """
+    """Return (the last ids of some bad words, whether the output ends with the preceding ids): [WORDS] each."""
     word = first + tl.arange(0, WORDS)
     mask = word < tl.load(slots.num_bad + row.slot)
     offset = row.slot * slots.max_words + word
@@ -393,10 +386,7 @@ def banned_ids(first, row, slots, drafts, WORDS: tl.constexpr):
 
 @triton.jit
 def is_forbidden(ids, mask, counts, row, is_restricted, slots, bitmask, drafts, flags, config):
-    """Return whether masks, stop ids or bad words forbid each id of a block [n].
-
-    :param counts: the words of counts of the ids.
-    """
+    """Return whether masks, stop ids or bad words forbid each id of a block [n]."""
     forbidden = tl.zeros_like(mask)
     if flags & (ALLOWED | BITMASK) != 0:
         forbidden = (_allowed_bits(ids, mask, row, slots, bitmask, is_restricted, flags) & 1) == 0
@@ -508,7 +498,6 @@ def edit_drafted(row, slots, bitmask, drafts, flags, config: tl.constexpr):
 def _forbid_ids(base, words, size, all_of_them, TILE: tl.constexpr, VECTOR: tl.constexpr):
     """Write -inf to single forbidden ids of a tile.
 
-    :param size: ids in the tile.
     :param all_of_them: whether to write also the ids of entirely forbidden vectors.
 
     A lane has the same bit of every word, and all its addresses differ by constants: a few instructions for 32 ids.
@@ -576,7 +565,7 @@ def process_logits(flags, division, rows, logits, slots, bitmask, drafts, config
     """Each program applies a part of a row's edits. Grid (rows * parts), the parts of a row side by side.
 
     :param flags: bits such as ``PENALTIES``: the kinds of edits in the call.
-    :param logits: :class:`~.common.Logits`, edited in place.
+    :param logits: :class:`~.rows.Logits`, edited in place.
     """
     programs = division.of_ids + division.of_lists + division.of_masks
     row = tl.program_id(0) // programs
@@ -676,10 +665,7 @@ def edit_flags(facts: EditFacts, *, has_bitmask: bool) -> int:
 
 
 def slot_groups(arguments: list[Any], tables: RequestTables) -> tuple[Slots, GrowingHistory]:
-    """Return the groups of the tensors of slots.
-
-    :param arguments: one for each of :data:`TABLES`.
-    """
+    """Return the groups of the tensors of slots."""
     named = dict(zip(TABLES, arguments, strict=True))
     max_tokens, words = tables.history.shape[1], tables.bad_words.shape
     slots = [named[name] for name in Slots._fields[:-5]]
@@ -732,11 +718,7 @@ class ProcessLaunches:
     """The launches over logits on a device."""
 
     def __init__(self, family: str, processors: int) -> None:
-        """Set the limits of programs.
-
-        :param family: ``cuda`` or ``hip``; ``cpu`` for the interpreter.
-        :param processors: multiprocessors of the device.
-        """
+        """Set the limits of programs."""
         self._is_nvidia = family == "cuda"
         self._max_programs, self._max_mask_programs = _PROGRAMS * processors, _MASK_PROGRAMS * processors
         self._launches: dict[ProcessVariant, Launch] = {}

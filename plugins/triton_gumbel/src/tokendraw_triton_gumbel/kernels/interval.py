@@ -1,4 +1,29 @@
-"""The launch for rows with typical-p, XTC or temperature_last, whose kept set is an interval of values."""
+"""The launches for XTC and the filter order ``temperature_last``, whose kept set is an interval of values.
+
+A row of ``temperature_last`` has two temperatures: the filters look at 1, the draw at its own. XTC drops the likeliest
+tokens, so that the row keeps an interval of logits. In batches with such rows ``filter_params`` writes for each slot
+the temperature and the min-p that the filters look at, which launches 1 to 3 take in place of the row's own;
+``redraw_rows`` draws the rows that ask, from what these leave:
+
+* of a row with few candidates the list of launch 2, 1 KB. The ceiling of XTC, the token and the kept mass follow in
+  registers;
+* of another row its exact threshold. Each program of the row looks for the ceiling in the tiles whose maxima are likely
+  tokens, at most 1 / ``xtc_threshold`` of them, then weighs a part of the tiles between both ends, where granules reach
+  the lower one. The program that is done last draws. Its other programs end at once in all other rows.
+
+Only rows that ``redraw_rows`` draws need their exact thresholds; launch 2 marks them, and the others of the batch cost
+what they cost without such neighbours. XTC drops nothing unless two tokens are likely. Where top-p alone filters, the
+maxima of the tiles prove for most wide nuclei that the second token is not, and such rows are marked as done. A min-p
+behind top-p raises the threshold in ``redraw_rows``: the mass that is left is then not known, and if XTC asks for it
+too, one program of the row does all.
+
+A verification takes the same launches, with the rows of drafts behind the target's. XTC leaves drafts alone; the
+uniform of a row of the target is that of its own position. Where drafts are judged by probabilities, ``redraw_rows``
+also writes the greatest kept logit of each row and the kept mass relative to that, which ``weigh_blocks`` and
+``accept_drafts`` read in place of the largest logit and its mass. A score makes no fresh seeds, and XTC leaves rows
+without a seed alone there. With log-probabilities launch 1 sums each tile at both temperatures, and ``redraw_rows``
+leaves the sums as a draw at the row's own temperature would.
+"""
 
 from __future__ import annotations
 
@@ -121,10 +146,6 @@ def filter_params(row_params, temperature_last, out, slots, flags):
 
     A filter order of ``temperature_last`` has its min-p behind top-p. Without top-p the places give the same tokens,
     and min-p stays with the other filters.
-
-    :param row_params: :class:`~.rows.RowParams`.
-    :param temperature_last: [slots] bool.
-    :param out: :class:`FilterParams`.
     """
     slot = tl.program_id(0) * SLOTS_PER_PROGRAM + tl.arange(0, SLOTS_PER_PROGRAM)
     inside = slot < slots
@@ -172,7 +193,6 @@ class RowChain(NamedTuple):
 def load_chain(slot, greedy, key, row_params, interval_params, flags, FP64: tl.constexpr):
     """Return the :class:`RowChain` of a row.
 
-    :param row_params: :class:`~.rows.RowParams`; ``interval_params`` :class:`IntervalParams`.
     :param flags: with the bit DRAFT of a draft's row, which XTC leaves alone.
     """
     is_sampled = (greedy == 0).to(tl.int32)
@@ -290,10 +310,7 @@ def _weigh_interval(row, first, end, low, high, origin, scale, config: tl.conste
 
 @triton.jit
 def is_likely(x, max_logit, scale, mass, limit):
-    """Return whether each logit has at least the probability ``limit``, float64, and more than 0.
-
-    :param mass: of the kept tokens, relative to ``max_logit``; ``scale`` is ``log2(e) / T``, see :func:`weigh`.
-    """
+    """Return whether each logit has at least the probability ``limit``, float64, and more than 0."""
     probability = weigh(x, max_logit, scale).to(tl.float64) / mass.to(tl.float64)
     return (probability >= limit) & (probability > 0)
 
@@ -486,7 +503,6 @@ def redraw_rows(
     :param statistics: :class:`~.rows.TileStatistics` at the temperature of the filters; ``raw_sums`` are those at the
         other one of 1 and the row's temperature. Afterwards they are at T = 1, and ``sums`` at the row's temperature.
     :param summary: :class:`~.rows.RowSummary` as launch 2 left it, like ``lists``.
-    :param out: :class:`~.rows.DrawResults`, read and written.
     """
     row, target_row = row_of(tl.program_id(0), drafts, counts)
     is_target = tl.full((), 1, tl.int32)

@@ -7,39 +7,9 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.kernels import large_set_passes as passes
 from tokendraw_triton_gumbel.kernels.bracket import Bracket, draw_from_bracket, load_bracket
 from tokendraw_triton_gumbel.kernels.large_set_passes import (
-    COLUMNS,
-    COUNT_COLUMN,
-    FIND_KTH,
-    FIND_LARGER,
-    FIND_NUCLEUS,
-    FLOOR,
-    FLOOR_THEN_NUCLEUS,
-    GOAL,
-    GOAL_BEFORE,
-    HIGH_COLUMN,
-    KTH_ABOVE,
-    KTH_HIGH,
-    KTH_INSIDE,
-    KTH_LOW,
-    KTH_THEN_NUCLEUS,
-    LOW,
-    LOWER_LIMIT,
-    MASS,
-    MAX_COLLECTED,
-    MAX_EXPECTED,
-    MAX_LOGIT,
-    NUM_COLLECTED,
-    P_REST,
-    ROUND,
-    SCALE,
-    SLOT,
-    TARGET_MAX,
-    TARGET_MIN,
-    UNIT_COLUMN,
-    K,
-    P,
     announce_pass,
     find_hits,
     finish_row,
@@ -73,7 +43,8 @@ from tokendraw_triton_gumbel.kernels.values import (
 # of the list changes no sum. A search compares all values with 3 pivots at a time, until one value is left.
 
 AT_ONCE = tl.constexpr(512)
-"""Values compared at once: few, since a short loop takes less time than long code that runs once."""
+"""Values compared at once: few, since a short loop takes less time than long code that runs once. A turn costs 0.7 us,
+whether it compares 300 values or 2,000: sums of int64 over a program are five rounds of shuffles of six words."""
 UNITS = tl.constexpr(2.0**34)
 """Units in the weight of the largest logit."""
 _COUNT_BITS = tl.constexpr(14)
@@ -86,7 +57,7 @@ def missing_amount(target, above, by_mass):
     """Return what ``above`` lacks of ``target``, float32 or float64 both, as an amount: units or numbers, int64."""
     # For the int64 alone, and only here, behind the subtraction: a list weighs at most its room, so it does not reach
     # twice that, cut or not. A target itself must not be cut: p of a huge mass may well be within a list.
-    missing = tl.minimum(target.to(tl.float64) - above.to(tl.float64), 2.0 * MAX_COLLECTED)
+    missing = tl.minimum(target.to(tl.float64) - above.to(tl.float64), 2.0 * passes.MAX_COLLECTED)
     return tl.ceil(missing * tl.where(by_mass > 0, UNITS, 1.0)).to(tl.int64)
 
 
@@ -281,15 +252,12 @@ def mass_from(source, tile_list, count, threshold, max_logit, scale, config: tl.
 
 @triton.jit
 def weigh_listed(source, tile_list, count, threshold, max_logit, scale, weights, config: tl.constexpr):
-    """Write the weight of each listed tile from ``threshold`` upwards into the first column of a slot.
-
-    :param weights: the columns of a slot of the row.
-    """
+    """Write the weight of each listed tile from ``threshold`` upwards into the first column of a slot."""
     start = 0
     while start < count:
         x, number, inside = load_listed(source, tile_list, start, count, config)
         total = tile_sums(tl.where(x >= threshold, weigh(x, max_logit, scale), 0.0))
-        tl.store(weights + number * COLUMNS, total, mask=inside)
+        tl.store(weights + number * passes.COLUMNS, total, mask=inside)
         start += config.WARPS
     tl.debug_barrier()
 
@@ -338,7 +306,7 @@ def collect(source, scratch, count, low, high, config: tl.constexpr):
         i = 0
         while i < max_count:
             id_in_tile, mask = next_hit(mask, tl.arange(0, LANES)[:, None], config.VECTOR)
-            is_hit = (hit_count > i) & (offset + i < MAX_COLLECTED)
+            is_hit = (hit_count > i) & (offset + i < passes.MAX_COLLECTED)
             tl.store(
                 scratch.logits + offset + i,
                 tl.load(tile_base + id_in_tile, mask=is_hit).to(tl.float32),
@@ -444,9 +412,9 @@ def search(
     step = 0
     is_searching = True
     while is_searching:
-        if count_inside <= MAX_COLLECTED:
+        if count_inside <= passes.MAX_COLLECTED:
             count_inside = collect(source, scratch, count, low, high, config)
-        if count_inside <= MAX_COLLECTED:
+        if count_inside <= passes.MAX_COLLECTED:
             is_searching = False
         else:
             pivots = _pick_pivots(step, low, high, max_logit, spread)
@@ -507,17 +475,17 @@ def bracket_fits_capacity(row, bracket, goal, num_passes, config: tl.constexpr):
     """Return whether few tiles hold the bracket of a nucleus and its logits fit the scratch, by the tiles' weights."""
     reals, ints = row.reals, row.ints
     fits = (
-        (goal == FIND_NUCLEUS).to(tl.int32)
+        (goal == passes.FIND_NUCLEUS).to(tl.int32)
         * (bracket.low_column >= 0).to(tl.int32)
         * (num_passes >= MIN_PASSES).to(tl.int32)
     )
-    fits *= (bracket.high_column >= 0).to(tl.int32) * (tl.load(ints + KTH_INSIDE) <= 0).to(tl.int32)
-    fits *= (tl.load(reals + TARGET_MIN) == tl.load(reals + TARGET_MAX)).to(tl.int32)
+    fits *= (bracket.high_column >= 0).to(tl.int32) * (tl.load(ints + passes.KTH_INSIDE) <= 0).to(tl.int32)
+    fits *= (tl.load(reals + passes.TARGET_MIN) == tl.load(reals + passes.TARGET_MAX)).to(tl.int32)
     if fits > 0:
         _, between = _bracket_weights(row, bracket, config.TILES)
-        lightest = weigh(bracket.low, tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE))
+        lightest = weigh(bracket.low, tl.load(reals + passes.MAX_LOGIT), tl.load(reals + passes.SCALE))
         fits = (tl.sum((between != 0).to(tl.int32), 0) <= _MAX_TILES).to(tl.int32)
-        fits *= (tl.sum(between, 0) <= lightest * MAX_EXPECTED).to(tl.int32)
+        fits *= (tl.sum(between, 0) <= lightest * passes.MAX_EXPECTED).to(tl.int32)
     return fits
 
 
@@ -533,22 +501,22 @@ def find_bracket_threshold(row, bracket, scratch, config: tl.constexpr):
     source, tiles, reals, ints = row.source, row.tiles, row.reals, row.ints
     tile = tl.arange(0, TILES)
     low, high = bracket.low, bracket.high
-    max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
+    max_logit, scale = tl.load(reals + passes.MAX_LOGIT), tl.load(reals + passes.SCALE)
     upper_weight, between = _bracket_weights(row, bracket, TILES)
     above = row_sum(row, bracket.high_column, 0, TILES)
     count = list_tiles(tl.where(between != 0, 1.0, 0.0), tile, tiles, 1.0, scratch.tiles)
     num_inside = collect(source, scratch, count, low, high, config)
-    by_mass = (tl.load(ints + GOAL) == FIND_NUCLEUS).to(tl.int32)
-    target = tl.load(reals + TARGET_MAX)
+    by_mass = (tl.load(ints + passes.GOAL) == passes.FIND_NUCLEUS).to(tl.int32)
+    target = tl.load(reals + passes.TARGET_MAX)
     missing = missing_amount(target, above, by_mass)
     threshold = find_either_edge(
         scratch.logits, num_inside, low, missing, max_logit, scale, by_mass, config.ULP_STEP
     )
-    weights = row.columns + tl.load(ints + SLOT).to(tl.int64) * tiles * COLUMNS
-    tl.store(weights + tile * COLUMNS, upper_weight, mask=tile < tiles)
+    weights = row.columns + tl.load(ints + passes.SLOT).to(tl.int64) * tiles * passes.COLUMNS
+    tl.store(weights + tile * passes.COLUMNS, upper_weight, mask=tile < tiles)
     tl.debug_barrier()
     weigh_listed(source, scratch.tiles, count, threshold, max_logit, scale, weights, config)
-    return threshold, num_inside <= MAX_COLLECTED
+    return threshold, num_inside <= passes.MAX_COLLECTED
 
 
 # Finds the exact threshold of a row that its passes did not decide, in one program: the last resort.
@@ -572,54 +540,56 @@ def find_threshold(row, scratch, config: tl.constexpr):
     source, tiles, reals, ints = row.source, row.tiles, row.reals, row.ints
     tile = tl.arange(0, TILES)
     maximum = tl.load(row.maxima + tile, mask=tile < tiles, other=float("-inf"))
-    goal = tl.load(ints + GOAL)
+    goal = tl.load(ints + passes.GOAL)
     bracket = load_bracket(row)
     low_column, high_column = bracket.low_column, bracket.high_column
-    max_logit = tl.load(reals + MAX_LOGIT)
-    scale = tl.load(reals + SCALE)
-    p = tl.load(reals + P).to(tl.float64) + tl.load(reals + P_REST).to(tl.float64)
-    k = tl.load(ints + K)
-    kth_inside = tl.load(ints + KTH_INSIDE)
-    target = tl.load(reals + TARGET_MAX)
-    threshold = tl.load(reals + FLOOR)
+    max_logit = tl.load(reals + passes.MAX_LOGIT)
+    scale = tl.load(reals + passes.SCALE)
+    p = tl.load(reals + passes.P).to(tl.float64) + tl.load(reals + passes.P_REST).to(tl.float64)
+    k = tl.load(ints + passes.K)
+    kth_inside = tl.load(ints + passes.KTH_INSIDE)
+    target = tl.load(reals + passes.TARGET_MAX)
+    threshold = tl.load(reals + passes.FLOOR)
     lowest = tl.min(tl.where(maximum > float("-inf"), maximum, max_logit), 0)
     nearby = tl.maximum(tl.abs(max_logit) * _MIN_SPREAD, _MIN_SPREAD)
     spread = tl.where(max_logit > lowest, max_logit - lowest, nearby)
-    count_above = row_sum(row, high_column, COUNT_COLUMN, TILES)
+    count_above = row_sum(row, high_column, passes.COUNT_COLUMN, TILES)
     above = row_sum(row, high_column, 0, TILES)
-    count_inside = row_sum(row, low_column, COUNT_COLUMN, TILES) - count_above
+    count_inside = row_sum(row, low_column, passes.COUNT_COLUMN, TILES) - count_above
     has_columns = (low_column >= 0) & (high_column >= 0)
-    needs_kth = (goal == FIND_NUCLEUS) & (
+    needs_kth = (goal == passes.FIND_NUCLEUS) & (
         kth_inside > 0
     )  # the k-th value is still missing, and has a bracket of its own
-    step = tl.where((goal == FIND_NUCLEUS) & (kth_inside <= 0), 1, 0)
-    end = tl.where(goal == FIND_KTH, 1, 2)
+    step = tl.where((goal == passes.FIND_NUCLEUS) & (kth_inside <= 0), 1, 0)
+    end = tl.where(goal == passes.FIND_KTH, 1, 2)
     while step < end:
         by_mass = step == 1
         low, high = tl.maximum(bracket.low, LOWEST), bracket.high
         start = tl.where(by_mass, above, count_above)
         start_count = tl.where(by_mass, 0, count_above).to(tl.int32)
-        max_inside = tl.where(has_columns & (goal != FIND_NUCLEUS), count_inside, _UNKNOWN_COUNT).to(tl.int32)
+        max_inside = tl.where(has_columns & (goal != passes.FIND_NUCLEUS), count_inside, _UNKNOWN_COUNT).to(
+            tl.int32
+        )
         if needs_kth & (step == 0):
-            low, high = tl.load(reals + KTH_LOW), tl.load(reals + KTH_HIGH)
-            start_count = tl.load(ints + KTH_ABOVE)
+            low, high = tl.load(reals + passes.KTH_LOW), tl.load(reals + passes.KTH_HIGH)
+            start_count = tl.load(ints + passes.KTH_ABOVE)
             start = start_count.to(tl.float32)
             max_inside = kth_inside
-        if by_mass & (needs_kth | (goal == KTH_THEN_NUCLEUS)):
+        if by_mass & (needs_kth | (goal == passes.KTH_THEN_NUCLEUS)):
             count = list_tiles(maximum, tile, tiles, threshold, scratch.tiles)
             mass = mass_from(source, scratch.tiles, count, threshold, max_logit, scale, config)
             target = (p * mass.to(tl.float64)).to(tl.float32)
             low = tl.maximum(low, threshold)
-            if goal == KTH_THEN_NUCLEUS:
+            if goal == passes.KTH_THEN_NUCLEUS:
                 low = threshold
                 high = tl.full((), float("inf"), tl.float32)
                 start = tl.full((), 0.0, tl.float32)
             max_inside = tl.full((), _UNKNOWN_COUNT, tl.float32).to(tl.int32)
         required_mass = tl.where(by_mass, target, k.to(tl.float32))
         is_worthwhile = required_mass > 0
-        if goal == FIND_LARGER:
+        if goal == passes.FIND_LARGER:
             # The larger of the two thresholds is in the bracket; the smaller may lie below.
-            offset = tl.where(by_mass, 0, COUNT_COLUMN)
+            offset = tl.where(by_mass, 0, passes.COUNT_COLUMN)
             at_low = row_sum(row, low_column, offset, TILES)
             is_worthwhile = (low_column < 0) | (at_low >= required_mass)
         if is_worthwhile:
@@ -640,8 +610,8 @@ def find_threshold(row, scratch, config: tl.constexpr):
             threshold = tl.maximum(threshold, filter_threshold)
         step += 1
     threshold = tl.minimum(threshold, max_logit)
-    weights = row.columns + tl.load(ints + SLOT).to(tl.int64) * tiles * COLUMNS
-    tl.store(weights + tile * COLUMNS, tl.zeros_like(maximum), mask=tile < tiles)
+    weights = row.columns + tl.load(ints + passes.SLOT).to(tl.int64) * tiles * passes.COLUMNS
+    tl.store(weights + tile * passes.COLUMNS, tl.zeros_like(maximum), mask=tile < tiles)
     count = list_tiles(maximum, tile, tiles, threshold, scratch.tiles)
     weigh_listed(source, scratch.tiles, count, threshold, max_logit, scale, weights, config)
     return threshold
@@ -673,20 +643,20 @@ def _copy_logits(base, collected, count, values):
 def find_bracket_edge(row, scratch, out, config: tl.constexpr):
     """Find the threshold of a nucleus among the collected logits of its bracket; return whether the list held all."""
     reals, ints = row.reals, row.ints
-    count = tl.load(ints + NUM_COLLECTED)
-    fits = (count <= MAX_COLLECTED).to(tl.int32)
+    count = tl.load(ints + passes.NUM_COLLECTED)
+    fits = (count <= passes.MAX_COLLECTED).to(tl.int32)
     if fits > 0:
         _copy_logits(row.source.base, row.collected, count, scratch.logits)
-        max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
-        low, high_column = tl.load(reals + LOW), tl.load(ints + HIGH_COLUMN)
+        max_logit, scale = tl.load(reals + passes.MAX_LOGIT), tl.load(reals + passes.SCALE)
+        low, high_column = tl.load(reals + passes.LOW), tl.load(ints + passes.HIGH_COLUMN)
         above = row_sum(row, high_column, 0, config.TILES)
         by_mass = tl.full((), 1, tl.int32)
-        target = missing_amount(tl.load(reals + TARGET_MAX), above, by_mass)
+        target = missing_amount(tl.load(reals + passes.TARGET_MAX), above, by_mass)
         edge = find_edge(scratch.logits, count, low, target, max_logit, scale, config.ULP_STEP, BY_MASS=True)
         _, mass, _ = survey_from(scratch.logits, count, edge, max_logit, scale)
         tl.store(out.threshold, edge)
         kept_mass = (above.to(tl.float64) + mass.to(tl.float64) / UNITS).to(tl.float32)
-        tl.store(out.log_kept, tl.log(tl.minimum(kept_mass / tl.load(reals + MASS), 1.0)))
+        tl.store(out.log_kept, tl.log(tl.minimum(kept_mass / tl.load(reals + passes.MASS), 1.0)))
     return fits
 
 
@@ -694,13 +664,13 @@ def find_bracket_edge(row, scratch, out, config: tl.constexpr):
 def _find_set_threshold(row, values, count, ULP_STEP: tl.constexpr):
     """Return (the threshold of a row; whether the collected logits contain the kept set)."""
     reals, ints = row.reals, row.ints
-    max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
-    goal = tl.load(ints + GOAL_BEFORE)
-    k = tl.load(ints + K)
-    is_guess = (tl.load(reals + LOW) > tl.load(reals + LOWER_LIMIT)).to(tl.int32)
-    is_kth = ((goal == FIND_KTH) | (goal == KTH_THEN_NUCLEUS)).to(tl.int32)
-    is_larger = (goal == FIND_LARGER).to(tl.int32)
-    threshold = tl.load(reals + LOW)
+    max_logit, scale = tl.load(reals + passes.MAX_LOGIT), tl.load(reals + passes.SCALE)
+    goal = tl.load(ints + passes.GOAL_BEFORE)
+    k = tl.load(ints + passes.K)
+    is_guess = (tl.load(reals + passes.LOW) > tl.load(reals + passes.LOWER_LIMIT)).to(tl.int32)
+    is_kth = ((goal == passes.FIND_KTH) | (goal == passes.KTH_THEN_NUCLEUS)).to(tl.int32)
+    is_larger = (goal == passes.FIND_LARGER).to(tl.int32)
+    threshold = tl.load(reals + passes.LOW)
     # Without a filter that ends above the list, its low end is the threshold.
     is_found = 1 - is_guess
     is_too_short = is_kth * is_guess * (count < k).to(tl.int32)
@@ -709,14 +679,19 @@ def _find_set_threshold(row, values, count, ULP_STEP: tl.constexpr):
             number = k.to(tl.int64)
             threshold = find_edge(values, count, threshold, number, max_logit, scale, ULP_STEP, BY_MASS=False)
             is_found = tl.full((), 1, tl.int32)
-    if (goal == FIND_NUCLEUS) | (goal == KTH_THEN_NUCLEUS) | (goal == FLOOR_THEN_NUCLEUS) | (is_larger > 0):
+    if (
+        (goal == passes.FIND_NUCLEUS)
+        | (goal == passes.KTH_THEN_NUCLEUS)
+        | (goal == passes.FLOOR_THEN_NUCLEUS)
+        | (is_larger > 0)
+    ):
         _, total, _ = survey_from(values, count, threshold, max_logit, scale)
         mass = total.to(tl.float64)
-        if (goal == FIND_NUCLEUS) | (goal == FIND_LARGER):
+        if (goal == passes.FIND_NUCLEUS) | (goal == passes.FIND_LARGER):
             # The row's whole mass, not only what a list could hold: p of it may still be within the list. At most
             # 2 ** 21 ids weigh 2 ** 55 units, which an int64 holds.
-            mass = tl.load(reals + MASS).to(tl.float64) * UNITS
-        p = tl.load(reals + P).to(tl.float64) + tl.load(reals + P_REST).to(tl.float64)
+            mass = tl.load(reals + passes.MASS).to(tl.float64) * UNITS
+        p = tl.load(reals + passes.P).to(tl.float64) + tl.load(reals + passes.P_REST).to(tl.float64)
         target = tl.ceil(p * mass).to(tl.int64)
         if (total >= target).to(tl.int32) * (1 - is_too_short) > 0:
             edge = find_edge(values, count, threshold, target, max_logit, scale, ULP_STEP, BY_MASS=True)
@@ -735,9 +710,9 @@ def _weigh_tiles(row, values, count, threshold, slot, high_column, TILES: tl.con
     :param slot: its units are 0.
     """
     tiles = row.tiles
-    max_logit, scale = tl.load(row.reals + MAX_LOGIT), tl.load(row.reals + SCALE)
-    weights = row.columns + slot.to(tl.int64) * tiles * COLUMNS
-    units = weights.to(tl.pointer_type(tl.int64)) + UNIT_COLUMN
+    max_logit, scale = tl.load(row.reals + passes.MAX_LOGIT), tl.load(row.reals + passes.SCALE)
+    weights = row.columns + slot.to(tl.int64) * tiles * passes.COLUMNS
+    units = weights.to(tl.pointer_type(tl.int64)) + passes.UNIT_COLUMN
     start = 0
     while start < count:
         i = start + tl.arange(0, AT_ONCE)
@@ -745,18 +720,20 @@ def _weigh_tiles(row, values, count, threshold, slot, high_column, TILES: tl.con
         tile = tl.load(row.collected + i, mask=i < count, other=0) // TILE_SIZE
         amount = (weigh(x, max_logit, scale) * _TILE_UNITS).to(tl.int64)
         tl.atomic_add(
-            units + tile * (COLUMNS // 2), amount, mask=(i < count) & (x >= threshold), sem="relaxed"
+            units + tile * (passes.COLUMNS // 2), amount, mask=(i < count) & (x >= threshold), sem="relaxed"
         )
         start += AT_ONCE
     tl.debug_barrier()
     tile = tl.arange(0, TILES)
     inside = tile < tiles
     total = (
-        tl.load(units + tile * (COLUMNS // 2), mask=inside, other=0, volatile=True).to(tl.float32)
+        tl.load(units + tile * (passes.COLUMNS // 2), mask=inside, other=0, volatile=True).to(tl.float32)
         / _TILE_UNITS
     )
     tl.store(
-        weights + tile * COLUMNS, load_column(row.columns, high_column, tiles, TILES) + total, mask=inside
+        weights + tile * passes.COLUMNS,
+        load_column(row.columns, high_column, tiles, TILES) + total,
+        mask=inside,
     )
     tl.debug_barrier()
 
@@ -769,25 +746,25 @@ def find_kth(row, scratch, low, high_column, config: tl.constexpr):
     into the first of its counts.
     """
     tiles, reals, ints = row.tiles, row.reals, row.ints
-    count = tl.load(ints + NUM_COLLECTED)
-    fits = (count <= MAX_COLLECTED).to(tl.int32)
+    count = tl.load(ints + passes.NUM_COLLECTED)
+    fits = (count <= passes.MAX_COLLECTED).to(tl.int32)
     threshold = low
     if fits > 0:
         _copy_logits(row.source.base, row.collected, count, scratch.logits)
-        max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
-        above = row_sum(row, high_column, COUNT_COLUMN, config.TILES)
+        max_logit, scale = tl.load(reals + passes.MAX_LOGIT), tl.load(reals + passes.SCALE)
+        above = row_sum(row, high_column, passes.COUNT_COLUMN, config.TILES)
         by_mass = tl.full((), 0, tl.int32)
-        target = missing_amount(tl.load(ints + K).to(tl.float32), above, by_mass)
+        target = missing_amount(tl.load(ints + passes.K).to(tl.float32), above, by_mass)
         threshold = find_edge(
             scratch.logits, count, low, target, max_logit, scale, config.ULP_STEP, BY_MASS=False
         )
         _, _, number = survey_from(scratch.logits, count, threshold, max_logit, scale)
-        slot = tl.load(ints + SLOT)
+        slot = tl.load(ints + passes.SLOT)
         _weigh_tiles(row, scratch.logits, count, threshold, slot, high_column, config.TILES)
         tile = tl.arange(0, config.TILES)
-        numbers = row.columns + slot.to(tl.int64) * tiles * COLUMNS + COUNT_COLUMN
+        numbers = row.columns + slot.to(tl.int64) * tiles * passes.COLUMNS + passes.COUNT_COLUMN
         tl.store(
-            numbers + tile * COLUMNS,
+            numbers + tile * passes.COLUMNS,
             tl.where(tile == 0, above + number.to(tl.float32), 0.0),
             mask=tile < tiles,
         )
@@ -802,26 +779,26 @@ def finish_collected_set(row, rows, scratch, queue, flags, out, config: tl.const
     The parameters are those of :func:`~.large_set.finish_pass`.
     """
     reals, ints = row.reals, row.ints
-    count = tl.load(ints + NUM_COLLECTED)
-    slot = tl.load(ints + SLOT)
-    threshold = tl.load(reals + LOW)
+    count = tl.load(ints + passes.NUM_COLLECTED)
+    slot = tl.load(ints + passes.SLOT)
+    threshold = tl.load(reals + passes.LOW)
     is_found = tl.full((), 0, tl.int32)
-    if count <= MAX_COLLECTED:
+    if count <= passes.MAX_COLLECTED:
         _copy_logits(row.source.base, row.collected, count, scratch.logits)
         threshold, is_found = _find_set_threshold(row, scratch.logits, count, config.ULP_STEP)
     if is_found > 0:
         no_column = tl.full((), -1, tl.int32)
         _weigh_tiles(row, scratch.logits, count, threshold, slot, no_column, config.TILES)
-        bracket = Bracket(threshold, threshold, slot * COLUMNS, slot * COLUMNS)
+        bracket = Bracket(threshold, threshold, slot * passes.COLUMNS, slot * passes.COLUMNS)
         is_exact = tl.full((), 1, tl.int32)
         draw_from_bracket(row, bracket, is_exact, flags, out, config)
         if (flags & LEAST_KEPT) != 0:
-            max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
+            max_logit, scale = tl.load(reals + passes.MAX_LOGIT), tl.load(reals + passes.SCALE)
             least, _, _ = survey_from(scratch.logits, count, threshold, max_logit, scale)
             tl.store(out.least_kept, least_kept(row.source, row.maxima, row.tiles, least, is_exact))
         finish_row(queue)
     else:
-        tl.store(reals + LOW, tl.load(reals + LOWER_LIMIT))
-        tl.store(ints + GOAL, tl.load(ints + GOAL_BEFORE))
-        tl.store(ints + ROUND, 1)
+        tl.store(reals + passes.LOW, tl.load(reals + passes.LOWER_LIMIT))
+        tl.store(ints + passes.GOAL, tl.load(ints + passes.GOAL_BEFORE))
+        tl.store(ints + passes.ROUND, 1)
         announce_pass(queue, row.number.to(tl.int32), rows)

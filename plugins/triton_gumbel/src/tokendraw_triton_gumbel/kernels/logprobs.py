@@ -207,7 +207,6 @@ def group_maxima(granules, number, MAXIMA: tl.constexpr, GRANULES: tl.constexpr)
     """Return the maxima [MAXIMA] of groups of neighbouring granules, -inf beyond them.
 
     :param granules: [number] maxima, in memory.
-    :param GRANULES: granules a group.
     """
     i = tl.arange(0, MAXIMA)[:, None] * GRANULES
     i += tl.arange(0, GRANULES)[None, :]
@@ -284,8 +283,6 @@ def search_edge(
     """Search for the N-th value where more than ``CANDIDATES`` logits reach ``low``.
 
     Returns (the value from which upwards to collect at most ``CANDIDATES``, the one whose ties fill up to N or -inf).
-
-    :param AT_ONCE: granules that are read at once.
     """
     low_key = key_of(low).to(tl.int64)
     high_key = key_of(max_logit).to(tl.int64) + 1
@@ -308,12 +305,7 @@ def search_edge(
 
 @triton.jit
 def fill_ties(row, maximum, tiles, tied_value, threshold, rank, n, value, out, TILES: tl.constexpr):
-    """Write the lowest ids of the logits equal to ``tied_value``, from ``rank`` to N.
-
-    :param maximum: [TILES] of the tiles.
-    :param value: written to ``out.logprobs``.
-    :param out: :class:`BestTokens`, of the N best.
-    """
+    """Write the lowest ids of the logits equal to ``tied_value``, from ``rank`` to N."""
     tile = tl.arange(0, TILES)
     start = tl.min(tl.where(maximum >= tied_value, tile, TILES), 0)
     while (start < tiles).to(tl.int32) * (rank < n).to(tl.int32) > 0:
@@ -346,7 +338,6 @@ def find_candidates(
     :param granules: [tiles, 16] maxima; ``granule_list`` [tiles * 16] int32 of scratch.
     :param candidates: [CANDIDATES] int32 of scratch, written for :func:`sort_candidates`.
     :param lowest: the least logit that is shown.
-    :param config: :class:`~.rows.LogprobsConfig`.
     """
     CANDIDATES: tl.constexpr = config.CANDIDATES
     AT_ONCE: tl.constexpr = config.GRANULES_AT_ONCE
@@ -465,7 +456,6 @@ def row_logprobs(
 
     :param width: N, at most ``WIDTH``.
     :param granules: [rows, tiles, 16] of the logits' dtype: the maxima of the granules.
-    :param flags: what the mode shows of logits: see :mod:`.rows`.
     """
     TILES: tl.constexpr = config.TILES
     row = tl.program_id(0).to(tl.int64)
@@ -890,7 +880,6 @@ def _candidate_sums(listed, count, peak, threshold, inverse, CANDIDATES: tl.cons
 def _kept_sums(source, maxima, tiles, peak, threshold, inverse, AT_ONCE: tl.constexpr):
     """Return the sums of weights w and of ``w log2 w`` of the kept logits of a row, ``AT_ONCE`` tiles at once.
 
-    :param maxima: [tiles] in memory.
     :param peak: the greatest kept logit; the weights are relative to it.
     """
     masses = tl.zeros((AT_ONCE, TILE_SIZE), tl.float32)

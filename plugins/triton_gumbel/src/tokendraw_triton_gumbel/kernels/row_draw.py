@@ -156,11 +156,9 @@ def draw_small_set(
     Returns (token, or -1 with more such logits than the room holds; the least kept logit; the kept mass; the number of
     candidates). If the flags ask for more than the token, the candidates stay in ``lists``, tile by tile.
 
-    :param row: :class:`DrawnRow`; ``lists`` its :class:`~.rows.CandidateLists`.
     :param bound: no token below it is kept, and no filter depends on one.
     :param required_mass: the least mass of the logits from ``bound`` upwards; with less the token is -1.
     :param flags: say whether to return the least kept logit and the mass: see :mod:`.rows`.
-    :param wants_token: whether to draw the token; otherwise it is 0.
     """
     N: tl.constexpr = config.SMALL_CANDIDATES
     token = tl.full((), -1, tl.int32)
@@ -192,6 +190,10 @@ def draw_small_set(
 
 
 # The draw of a row with filters: from few candidates, or left to the launch for large sets.
+#
+# Whether a row with top-p alone has few is guessed from its tiles: the tokens from a bound upwards weigh about what the
+# tiles do that reach it, less what as many others weigh. The guess only chooses where to look: candidates are drawn
+# from where a bound is proven, or where their own mass has been compared with p.
 
 _MAX_K = tl.constexpr(112)
 """Largest k whose candidates are collected here: some more logits than k reach a bound, and 128 are compared."""
@@ -239,9 +241,6 @@ def draw_filtered(row, survey, inverse, filters, key, flags, wants_token, work, 
 
     Returns (token, or -1; the mass of the row; the least kept logit; the kept share of the mass; how many candidates
     there are, or -1; 1 if the row is left to the launch for large sets).
-
-    :param row: :class:`DrawnRow`; ``survey`` its :class:`~.row_candidates.TileSurvey`.
-    :param work: :class:`~.large_set_passes.LargeWork` of all rows.
     """
     source, granules, tiles = row.source, row.granules, row.tiles
     SMALL: tl.constexpr = config.SMALL_CANDIDATES
@@ -486,10 +485,7 @@ def draw_rows(
 def _draw_unfiltered(
     source, maximum, signed_sums, tiles, max_logit, inverse, greedy, key, flags, config: tl.constexpr
 ):
-    """Draw a row without filters.
-
-    :param maximum: [TILES] float32, like ``signed_sums``: of the :class:`~.row_candidates.TileSurvey`.
-    """
+    """Draw a row without filters."""
     FP64: tl.constexpr = config.FP64
     tile = tl.arange(0, config.TILES)
     distance = scaled(maximum, max_logit, inverse, FP64)

@@ -439,11 +439,7 @@ def _bits_53(w0, w1):
 
 @triton.jit
 def uniform(key, index, stream, FP64: tl.constexpr):
-    """Return uniform variates in (0, 1) at (seed, position, index, stream): float64, from 32 bits or from 53.
-
-    :param key: of int64 blocks.
-    :param index: int32 block.
-    """
+    """Return uniform variates in (0, 1) at (seed, position, index, stream): float64, from 32 bits or from 53."""
     w0, w1 = _words(key, index, stream)
     if FP64:
         u = (_bits_53(w0, w1).to(tl.float64) + 0.5) * _ULP_53
@@ -454,11 +450,7 @@ def uniform(key, index, stream, FP64: tl.constexpr):
 
 @triton.jit
 def gumbel(key, index, stream, FP64: tl.constexpr):
-    """Return Gumbel variates at (seed, position, index, stream): float32, or float64 from 53 bits.
-
-    :param key: of int64 scalars.
-    :param index: int32 block.
-    """
+    """Return Gumbel variates at (seed, position, index, stream): float32, or float64 from 53 bits."""
     w0, w1 = _words(key, index, stream)
     if FP64:
         bits = _bits_53(w0, w1)

@@ -454,13 +454,7 @@ def reduce_tiles(
     ranked,
     config: tl.constexpr,
 ):
-    """Reduce a group of tiles of one row.
-
-    :param source: the :class:`~.rows.RowAddress`; ``row`` its number, ``target_row`` the row with its temperature.
-    :param moments: :class:`~.rows.MomentSums`.
-    :param raw_temperature: the temperatures of ``raw_sums``; None: 1.
-    :param ranked: :class:`~.rows.RankedTokens`.
-    """
+    """Reduce a group of tiles of one row."""
     SPAN: tl.constexpr = config.SPAN
     IS_NVIDIA: tl.constexpr = config.IS_NVIDIA
     HAS_ENTROPY: tl.constexpr = statistics.entropy_sums is not None
@@ -618,7 +612,8 @@ def reduce_tiles(
 # for filters from moments 4 to 20.
 #
 # A warp reads one tile or several, so every reduction stays in registers and shuffles, without shared memory or
-# barriers: see :mod:`.values`.
+# barriers: see :mod:`.values`. Each half of a tile is reduced by itself: two blocks that are joined and reduced
+# together go through shared memory, and took 50 us of 256 rows of bfloat16 in place of 29.
 
 
 @triton.jit(do_not_specialize=["counts"])
@@ -638,16 +633,8 @@ def tile_statistics(
 ):
     """Each program reduces ``SPAN`` neighbouring tiles of one row. Grid (groups of tiles, rows / z, z).
 
-    :param logits: :class:`~.rows.Logits`; ``drafts`` :class:`~.rows.DraftRows`, behind them.
-    :param counts: :class:`~.rows.Counts`.
     :param temperature: [slots] floating point, or None; ``row_index`` [rows] integer, or None.
     :param raw_temperature: [slots] floating point: the temperature of ``raw_sums``; None: 1.
-    :param statistics: :class:`~.rows.TileStatistics`, written.
-    :param moments: :class:`~.rows.MomentSums`, written.
-    :param ranked: :class:`~.rows.RankedTokens`.
-    :param queue: :class:`~.rows.WorkQueue`, set to 0 for the launches behind.
-    :param counters: [rows] int32, set to 0, or None.
-    :param config: :class:`~.rows.TileConfig`.
     """
     group = tl.program_id(0)
     index = tl.program_id(1) + tl.program_id(2) * tl.num_programs(1)
@@ -692,11 +679,7 @@ def row_moments(drafts, counts, temperature, row_index, statistics, sums, out, T
 
     In rows with +inf, or with nothing above -inf, the results are unspecified.
 
-    :param drafts: :class:`~.rows.DraftRows`; ``counts`` :class:`~.rows.Counts`.
     :param temperature: [slots] floating point, or None; ``row_index`` [rows] integer, or None.
-    :param statistics: :class:`~.rows.TileStatistics`, as the pass over the logits left them.
-    :param sums: :class:`~.rows.MomentSums`, likewise.
-    :param out: :class:`~.rows.MomentResults`.
     """
     row, target_row = row_of(tl.program_id(0), drafts, counts)
     if drafts.cu_num_logits is not None:
@@ -810,7 +793,6 @@ class FilterFloors(NamedTuple):
 def combine_floors(of_filter, floors, rows):
     """Raise floors; NaN counts as -inf, and above 0 as 0. Grid (rows / 256).
 
-    :param of_filter: :class:`FilterFloors`.
     :param floors: [rows] float32, read and written; of the first filter written alone.
     """
     row = tl.program_id(0) * ROWS_PER_PROGRAM + tl.arange(0, ROWS_PER_PROGRAM)

@@ -108,7 +108,6 @@ def _either(a, b):
 def check_probs(probs, row_stride, vocab_size, counters, requests, AT_ONCE: tl.constexpr):
     """Each program checks some probabilities of one row. Grid (rows, stretches of ``AT_ONCE``).
 
-    :param probs: [rows, vocab_size].
     :param counters: behind the first ``requests``, [rows] int32: bits are added for a positive probability, and for a
         value that is negative or not finite.
     """
@@ -412,10 +411,7 @@ class Steps(NamedTuple):
 
 @triton.jit
 def _weight(x, ids, max_logit, threshold, scale):
-    """Return ``exp(y)`` of kept logits, else 0: of +inf 1, and of a row of -inf 1 at token 0.
-
-    :param max_logit: the greatest kept logit.
-    """
+    """Return ``exp(y)`` of kept logits, else 0: of +inf 1, and of a row of -inf 1 at token 0."""
     weight = tl.where((x >= threshold) & (x <= max_logit), weigh(x, max_logit, scale), 0.0)
     extreme = tl.where(tl.where(max_logit > 0, x == float("inf"), ids == 0), 1.0, 0.0)
     return tl.where(tl.abs(max_logit) < float("inf"), weight, extreme)
@@ -574,7 +570,6 @@ def _excess_of_row(row, counts, summary, weights, config: tl.constexpr):
 def judge_block(steps, counts, summary, weights, config: tl.constexpr):
     """Return the number of accepted drafts of a block, and the share of p in the residual behind them.
 
-    :param steps: the :class:`Steps` of the request.
     :param weights: [rows, 2, tiles], as :func:`weigh_blocks` has left them.
     """
     step = tl.arange(0, config.STEPS)
