@@ -71,7 +71,7 @@ class RowFloors:
         self._names, self._values = names, values
         self._moments: dict[Moment, Tensor] = dict(zip(wanted, moments.unbind(), strict=True))
         self.results: tuple[Tensor | None, ...] = (*map(self._moments.get, MOMENTS), target_rows)
-        """The fields of :class:`~.kernels.arguments.MomentResults`, which a kernel fills in."""
+        """The fields of :class:`~.kernels.tile_pass.MomentResults`, which a kernel fills in."""
         self._kept: list[Tensor] = []
         """Tensors that have to live until kernels are launched on their addresses."""
 
@@ -153,15 +153,6 @@ def _placeholder(dtype: torch.dtype | None) -> Pointer | None:
 
 # The compiled kernels of a variant with their constants and scratch, and the geometry of each batch size.
 
-_EXACT: int = row_params.EXACT.value
-_ROW_EXACT: int = row_params.ROW_EXACT.value
-_MANY_EXACT: int = row_params.MANY_EXACT.value
-_LEAST_KEPT: int = row_params.LEAST_KEPT.value
-_HAS_FLOOR: int = row_params.HAS_FLOOR.value
-_RANKED: int = row_params.RANKED.value
-_OWN: int = row_params.OWN.value
-_SHOWN: int = row_params.SHOWN.value
-
 
 class CompiledCall:
     """The launches of a variant. It holds no tensor of any call, so that threads share it."""
@@ -190,22 +181,18 @@ class CompiledCall:
             self.counts_ranks = variant.wants_ranks and (is_masked or not variant.is_scored)
         self.flags = plan.presence_flags(variant.param_dtypes, has_fresh_seeds=variant.has_fresh_seeds)
         """Flags of every launch, as bits of :mod:`.kernels.rows`."""
-        if variant.is_exact:
-            self.flags += _EXACT
-        if variant.interval is not None:
-            self.flags += _ROW_EXACT
-        if variant.is_tempered_last:
-            self.flags += _MANY_EXACT
-        if variant.wants_least_kept:
-            self.flags += _LEAST_KEPT
-        if variant.moments:
-            self.flags += _HAS_FLOOR
-        if self.counts_ranks and not variant.is_scored:
-            self.flags += _RANKED
-        if variant.has_logprobs and verify is not None:
-            self.flags += _SHOWN
-        if variant.draws_logprobs:
-            self.flags += _OWN + mode_flags(mode)
+        for flag, is_set in (
+            (row_params.EXACT, variant.is_exact),
+            (row_params.ROW_EXACT, variant.interval is not None),
+            (row_params.MANY_EXACT, variant.is_tempered_last),
+            (row_params.LEAST_KEPT, variant.wants_least_kept),
+            (row_params.HAS_FLOOR, variant.moments != ()),
+            (row_params.RANKED, self.counts_ranks and not variant.is_scored),
+            (row_params.SHOWN, variant.has_logprobs and verify is not None),
+            (row_params.OWN, variant.draws_logprobs),
+        ):
+            self.flags += flag.value if is_set else 0
+        self.flags += mode_flags(mode) if variant.draws_logprobs else 0
         compile_steps(self._placeholder_steps())
 
     def geometry(self, size: tuple[int, ...]) -> Geometry:
@@ -218,11 +205,9 @@ class CompiledCall:
             return None, None
         ranks = None
         if self.variant.wants_ranks:
-            ranks = (
-                self.int64_proto.new_zeros(rows)
-                if self.variant.is_scored
-                else self.int64_proto.new_empty(rows)
-            )
+            # Scored tokens' ranks are counted up from 0 by the first pass; a launch sets those of drawn ones.
+            new = self.int64_proto.new_zeros if self.variant.is_scored else self.int64_proto.new_empty
+            ranks = new(rows)
         if not self.logprobs.by_kernel:
             return ranks, None
         columns = 1 + self.logprobs.num_best
@@ -308,18 +293,8 @@ class LaunchContext:
     """Scratch and arguments of a call. Only returned tensors outlive the call."""
 
     __slots__ = (
-        *(
-            "_call",
-            "_floors",
-            "_intervals",
-            "_logits",
-            "_memory",
-            "_params",
-            "_seed_stream",
-            "_seeds",
-            "_stream",
-        ),
-        *("arguments", "ceiling", "convert"),
+        *("_call", "_floors", "_intervals", "_logits", "_memory", "_params", "_seed_stream", "_seeds"),
+        *("_stream", "arguments", "ceiling", "convert"),
     )
 
     def __init__(

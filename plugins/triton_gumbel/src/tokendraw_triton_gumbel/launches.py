@@ -94,9 +94,7 @@ from tokendraw_triton_gumbel.plan import (
     PER_PROGRAM,
     PER_REQUEST,
     PER_ROW,
-    Configuration,
     Geometry,
-    RowAccess,
     Scratch,
     Target,
     Variant,
@@ -150,7 +148,7 @@ MOMENTS_OF_SUMS = {
     ("entropies",): {"entropy"},
     ("collisions",): {"collision"},
 }
-"""The moments that need some of :class:`~.kernels.arguments.MomentSums`."""
+"""The moments that need some of :class:`~.kernels.tile_pass.MomentSums`."""
 
 
 def reserve_moment_sums(moments: Collection[Moment], scratch: Scratch, tiles: int) -> list[int | None]:
@@ -252,38 +250,17 @@ class IntervalLaunches:
         return group(KeptInterval, (interval.ceiling, *scratch[self._scratch], log_masses))
 
     def redraw_step(
-        self,
-        arguments: LaunchArguments,
-        logits: Logits,
-        drafts: DraftRows,
-        statistics: TileStatistics,
-        lists: CandidateLists,
-        summary: RowSummary,
-        drawn: DrawResults,
-        params: IntervalParams,
-        results: KeptInterval,
-        kept: KeptMasses,
+        self, arguments: LaunchArguments, rows: Any, statistics: TileStatistics, drawn: Any
     ) -> Step:
-        """Return the launch that draws the rows again; all groups but the last are those of the draw."""
-        rows, *_ = arguments.geometry.row_grid
-        return (
-            self._redraw,
-            (rows, max(1, min(self._max_parts, self._programs // rows)), 1),
-            (
-                logits,
-                drafts,
-                arguments.geometry.counts,
-                statistics,
-                arguments.params,
-                params,
-                arguments.flags,
-                lists,
-                summary,
-                drawn,
-                results,
-                kept,
-            ),
-        )
+        """Return the launch that draws the rows again.
+
+        :param rows: logits, drafts and counts of the draw; ``drawn`` what it leaves, and what is written.
+        """
+        number, *_ = arguments.geometry.row_grid
+        interval = arguments.interval
+        assert interval is not None  # or there is no launch
+        groups = (*rows, statistics, arguments.params, interval.params, arguments.flags, *drawn)
+        return self._redraw, (number, max(1, min(self._max_parts, self._programs // number)), 1), groups
 
 
 def params_of_filters(params: RowParams, interval: IntervalArguments) -> RowParams:
@@ -304,27 +281,6 @@ NO_DRAFTS, NO_MASSES = DraftRows(), KeptMasses()
 _NO_FACTS, _NO_LOGPROBS, _NO_RANKS = RowSummary(), (None, None, None), RankedTokens()
 _NO_INTERVAL = IntervalParams(), KeptInterval()
 _NO_LISTS, _NO_QUEUE, _NO_STATE = CandidateLists(), WorkQueue(), RowState()
-
-
-def tile_pass(
-    kernel: Any,
-    logits: RowAccess,
-    configuration: Configuration,
-    target: Target,
-    *,
-    is_aligned: bool,
-    has_raw_sums: bool,
-    has_further_sums: bool = False,
-    is_raw: bool = False,
-) -> Launch:
-    """Return the launch of a pass over logits, with the statistics of every tile as its result.
-
-    :param is_raw: whether entropies of rows with two temperatures are wanted at T = 1.
-    """
-    itemsize, is_nvidia = logits.dtype.itemsize, target.is_nvidia
-    config = TileConfig(configuration.span(itemsize), logits.vector, is_aligned, is_nvidia, is_raw)
-    registers = configuration.raw_registers(itemsize) if has_raw_sums and not has_further_sums else None
-    return Launch(kernel, {"config": config}, target.options(configuration.tile_warps, registers))
 
 
 class DrawLaunches:
@@ -365,16 +321,18 @@ class DrawLaunches:
             ULP_STEP=ulp_step,
             IS_NVIDIA=is_nvidia,
         )
-        self._tile_pass = tile_pass(
-            tile_statistics,
-            logits,
-            configuration,
-            target,
-            is_aligned=variant.is_aligned,
-            has_raw_sums=variant.has_second_sums,
-            has_further_sums=variant.has_entropy_sums or variant.moments != (),
-            is_raw=variant.has_entropy_sums and variant.is_tempered_last and variant.has_raw_sums,
+        itemsize = logits.dtype.itemsize
+        # Of rows with two temperatures, whether entropies are wanted at T = 1.
+        is_raw = variant.has_entropy_sums and variant.is_tempered_last and variant.has_raw_sums
+        tile_config = TileConfig(
+            configuration.span(itemsize), self.vector, variant.is_aligned, is_nvidia, is_raw
         )
+        has_few_sums = not variant.has_entropy_sums and not variant.moments
+        registers = (
+            configuration.raw_registers(itemsize) if variant.has_second_sums and has_few_sums else None
+        )
+        options = target.options(configuration.tile_warps, registers)
+        self._tile_pass = Launch(tile_statistics, {"config": tile_config}, options)
         self._row_draw = Launch(
             draw_rows,
             {"config": row_config},
@@ -471,21 +429,8 @@ class DrawLaunches:
                 raw_temperature = interval.filter_params.other_temperature
         of_rows = params.temperature, params.row_index if self.has_row_index else None
         moment_sums = self._moments.sums(scratch)
-        yield (
-            self._tile_pass,
-            geometry.tile_grid,
-            (
-                *rows,
-                of_rows[0],
-                raw_temperature,
-                of_rows[1],
-                statistics,
-                moment_sums,
-                ranked,
-                queue,
-                counters,
-            ),
-        )
+        of_tiles = of_rows[0], raw_temperature, of_rows[1], statistics, moment_sums, ranked, queue, counters
+        yield self._tile_pass, geometry.tile_grid, (*rows, *of_tiles)
         if not self._is_drawn:
             return
         if floors is not None:
@@ -504,34 +449,27 @@ class DrawLaunches:
                 maxima if drawn_logprobs is None else drawn_logprobs,
             ),
         )
-        row_arguments = (
-            *rows,
-            weighed,
-            params,
-            flags,
-            lists,
-            queue,
-            state,
-            drawn,
-            facts,
-            drawn_out,
-            *of_interval,
+        work, results = (lists, queue, state), (drawn, facts, drawn_out)
+        yield (
+            self._row_draw,
+            geometry.row_grid,
+            (*rows, weighed, params, flags, *work, *results, *of_interval),
         )
-        yield self._row_draw, geometry.row_grid, row_arguments
         if self.has_filters:
-            search = group(SearchScratch, scratch[self._search])
-            results = group(PassResults, scratch[self._results])
+            search, passes = (
+                group(SearchScratch, scratch[self._search]),
+                group(PassResults, scratch[self._results]),
+            )
             # One kernel, with drafts and without: without, the target stands in.
             draft_rows = group(DraftRows, (*(head if drafts.base is None else drafts[:2]), None))
             yield (
                 self._large_set_draw,
                 geometry.large_set_grid,
-                (logits, draft_rows, counts, weighed, flags, search, queue, state, results, drawn),
+                (logits, draft_rows, counts, weighed, flags, search, queue, state, passes, drawn),
             )
         if interval is not None and self.interval is not None:
-            yield self.interval.redraw_step(
-                arguments, logits, drafts, statistics, lists, facts, drawn, *of_interval, kept
-            )
+            left = lists, facts, drawn, of_interval[1], kept
+            yield self.interval.redraw_step(arguments, rows, statistics, left)
 
 
 PROBS_AT_ONCE = 4096

@@ -144,7 +144,7 @@ def bracket_after_pass(row, goal, is_weighing, config: tl.constexpr):
 
 @triton.jit(noinline=True)
 def draw_from_bracket(row, bracket, is_exact, flags, out, config: tl.constexpr):
-    """Draw a row if its bracket decides the token; return whether it does. ``is_exact``: the threshold is the low end."""
+    """Draw a row if its bracket decides the token, as it does where its low end is the threshold; return whether."""
     FP64: tl.constexpr = config.FP64
     source, tiles, reals, ints = row.source, row.tiles, row.reals, row.ints
     tile = tl.arange(0, config.TILES)

@@ -337,7 +337,7 @@ def load_penalties(slot, slots, flags):
 
 @triton.jit
 def apply_penalties(value, times, occurs, penalties):
-    """Return logits with their penalties, each step rounded to float32: the launch is compiled without fused products."""
+    """Return logits with their penalties, each step rounded to float32: it is compiled without fused products."""
     divided = tl.div_rn(value, tl.zeros_like(value) + penalties.repetition)
     repeated = tl.where(value > 0, divided, value * penalties.repetition)
     value = tl.where(occurs, repeated, value)
