@@ -107,7 +107,9 @@ class TritonLogitsProcessor:
         cached = self._cached_groups
         if cached is not None and cached[0]() is tables:
             return cached[1]
-        groups = slot_groups(self._convert([getattr(tables, name) for name in TABLES]), tables)
+        groups: tuple[Slots, GrowingHistory] = slot_groups(
+            self._convert([getattr(tables, name) for name in TABLES]), tables
+        )
         self._cached_groups = weakref.ref(tables), groups
         return groups
 
