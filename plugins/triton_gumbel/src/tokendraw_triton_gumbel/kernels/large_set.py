@@ -168,7 +168,7 @@ def finish_pass(row, rows, scratch, queue, flags, out, config: tl.constexpr):
         if is_continued:
             announce_pass(queue, row.number.to(tl.int32), rows)
         else:
-            tl.debug_barrier()
+            tl.debug_barrier()  # the state was written, and is read by other threads
             threshold, is_found = low, fits_capacity > 0
             if fits_capacity > 0:
                 threshold, is_found = find_bracket_threshold(row, bracket, scratch, config)

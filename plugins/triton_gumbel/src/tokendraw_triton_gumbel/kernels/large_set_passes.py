@@ -296,7 +296,7 @@ def write_pivots(reals, pivots, low, max_logit, ULP_STEP: tl.constexpr):
 
 @triton.jit
 def draw_ticket(queue):
-    """Return the next ticket."""
+    """Return the next ticket: a number that no other program gets, which orders nothing else."""
     return tl.atomic_add(queue.counters + TICKETS, 1, sem="relaxed")
 
 
@@ -310,22 +310,25 @@ def announce_row(queue, row):
 def announce_pass(queue, row, rows):
     """Announce another pass of a row after all its writes; the queue begins with ``rows`` first passes."""
     tl.store(queue.arrivals + row, 0)
-    tl.debug_barrier()
+    tl.debug_barrier()  # all threads' writes of the row come before the release of one of them
     index = rows + tl.atomic_add(queue.counters + LATER, 1, sem="relaxed")
     tl.atomic_xchg(queue.announced + index, row + 1, sem="release")
 
 
 @triton.jit
 def arrive(queue, row, parts):
-    """Count an ended part of the row's current pass; return 1 to the program that ended the last part, else 0."""
-    tl.debug_barrier()
+    """Count an ended part of the row's current pass; return 1 to the program that ended the last part, else 0.
+
+    It releases what this part wrote, and in the last program acquires what all others did.
+    """
+    tl.debug_barrier()  # all threads' writes come before it
     return (tl.atomic_add(queue.arrivals + row, 1, sem="acq_rel") == parts - 1).to(tl.int32)
 
 
 @triton.jit
 def finish_row(queue):
     """Count a finished row, after all writes of its results."""
-    tl.debug_barrier()
+    tl.debug_barrier()  # of all threads
     tl.atomic_add(queue.counters + DONE, 1, sem="release")
 
 
@@ -519,7 +522,7 @@ def _mark(row, numbers, count, first_tile, low, high, words, config: tl.constexp
             mask=2 * start + half < 2 * count,
         )
         start = next_start
-    tl.debug_barrier()
+    tl.debug_barrier()  # the bits are read by other threads
 
 
 @triton.jit(noinline=True)
@@ -975,13 +978,13 @@ def announce_first_pass(
             begin_pivots(
                 source, granules, num_granules, scale, low, target, by_mass, by_maxima, other_pivots, ULP_STEP
             )
-            tl.debug_barrier()
+            tl.debug_barrier()  # both sets of pivots were written, by some threads
             pivots = load_pivots(other_pivots)
             if pivots.p1 > tl.load(reals + 1):
-                tl.debug_barrier()
+                tl.debug_barrier()  # that was read
                 write_pivots(reals, pivots, low, max_logit, ULP_STEP)
         if by_maxima.to(tl.int32) + (k > 0).to(tl.int32) > 0:
-            tl.debug_barrier()
+            tl.debug_barrier()  # the pivots were written
             pivots = load_pivots(reals)
             least = pivots.p3
             if by_maxima:

@@ -210,7 +210,7 @@ def list_tiles(maximum, tile, tiles, bound, tile_list):
     offset = tl.cumsum(is_listed.to(tl.int32), 0) - 1
     tl.debug_barrier()  # all threads have read the previous list
     tl.store(tile_list + offset, tile, mask=is_listed)
-    tl.debug_barrier()
+    tl.debug_barrier()  # the list is read by other threads
     return tl.sum(is_listed.to(tl.int32), 0)
 
 
@@ -259,7 +259,7 @@ def weigh_listed(source, tile_list, count, threshold, max_logit, scale, weights,
         total = tile_sums(tl.where(x >= threshold, weigh(x, max_logit, scale), 0.0))
         tl.store(weights + number * passes.COLUMNS, total, mask=inside)
         start += config.WARPS
-    tl.debug_barrier()
+    tl.debug_barrier()  # the weights are read by other threads
 
 
 # Searches a row for the exact threshold of a filter: the largest value from which upwards weights sum to a target.
@@ -297,7 +297,7 @@ def collect(source, scratch, count, low, high, config: tl.constexpr):
     """Write the values in [low, high) of the listed tiles, up to the capacity; return their number."""
     num_collected = 0
     start = 0
-    tl.debug_barrier()
+    tl.debug_barrier()  # the previous values were read
     while start < count:
         x, tile, _ = load_listed(source, scratch.tiles, start, count, config)
         mask, hit_count, offset, max_count, total = find_hits(x, low, high, config.WARPS, config.VECTOR)
@@ -315,7 +315,7 @@ def collect(source, scratch, count, low, high, config: tl.constexpr):
             i += 1
         num_collected += total
         start += config.WARPS
-    tl.debug_barrier()
+    tl.debug_barrier()  # the values are read by other threads
     return num_collected
 
 
@@ -514,7 +514,7 @@ def find_bracket_threshold(row, bracket, scratch, config: tl.constexpr):
     )
     weights = row.columns + tl.load(ints + passes.SLOT).to(tl.int64) * tiles * passes.COLUMNS
     tl.store(weights + tile * passes.COLUMNS, upper_weight, mask=tile < tiles)
-    tl.debug_barrier()
+    tl.debug_barrier()  # some of them are written again, by other threads
     weigh_listed(source, scratch.tiles, count, threshold, max_logit, scale, weights, config)
     return threshold, num_inside <= passes.MAX_COLLECTED
 
@@ -636,7 +636,7 @@ def _copy_logits(base, collected, count, values):
         token = tl.load(collected + i, mask=i < count, other=0)
         tl.store(values + i, tl.load(base + token, mask=i < count).to(tl.float32), mask=i < count)
         start += AT_ONCE
-    tl.debug_barrier()
+    tl.debug_barrier()  # the copy is read by other threads
 
 
 @triton.jit(noinline=True)
@@ -723,7 +723,7 @@ def _weigh_tiles(row, values, count, threshold, slot, high_column, TILES: tl.con
             units + tile * (passes.COLUMNS // 2), amount, mask=(i < count) & (x >= threshold), sem="relaxed"
         )
         start += AT_ONCE
-    tl.debug_barrier()
+    tl.debug_barrier()  # all threads have added; the sums are read past the L1
     tile = tl.arange(0, TILES)
     inside = tile < tiles
     total = (
@@ -735,7 +735,7 @@ def _weigh_tiles(row, values, count, threshold, slot, high_column, TILES: tl.con
         load_column(row.columns, high_column, tiles, TILES) + total,
         mask=inside,
     )
-    tl.debug_barrier()
+    tl.debug_barrier()  # the weights are read by other threads
 
 
 @triton.jit(noinline=True)
@@ -768,7 +768,7 @@ def find_kth(row, scratch, low, high_column, config: tl.constexpr):
             tl.where(tile == 0, above + number.to(tl.float32), 0.0),
             mask=tile < tiles,
         )
-        tl.debug_barrier()
+        tl.debug_barrier()  # the numbers are read by other threads
     return threshold, fits
 
 

@@ -249,7 +249,7 @@ def collect_best(row, granule_list, count, low, keys, VECTOR: tl.constexpr, CAND
         tl.store(keys + offset, key, mask=candidate & (offset < CANDIDATES))
         num_candidates += tl.sum(candidate.to(tl.int32), 0)
         start = tl.where(num_candidates > CANDIDATES, count, start + _GRANULES_AT_ONCE)
-    tl.debug_barrier()
+    tl.debug_barrier()  # the keys are read by other threads
     return num_candidates
 
 

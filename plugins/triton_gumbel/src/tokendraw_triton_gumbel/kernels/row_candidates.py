@@ -221,7 +221,7 @@ def list_granules(
             hit, first, numbers, num_found, max_count, TILES_AT_ONCE, GRANULES_PER_TILE // _NEIGHBOURS
         )
         start += TILES_AT_ONCE
-    tl.debug_barrier()
+    tl.debug_barrier()  # the list is read by other threads
     return num_found
 
 
@@ -275,7 +275,7 @@ def list_candidates(
         hit = reaches(x, bound, IS_NVIDIA)
         num_found = _list_hits(hit, first, numbers, num_found, MOST, AT_ONCE, GRANULE_SIZE // _NEIGHBOURS)
         start = tl.where(num_found > MOST, count, start + AT_ONCE)
-    tl.debug_barrier()
+    tl.debug_barrier()  # the list is read by other threads
     return num_found
 
 

@@ -247,7 +247,7 @@ HAS_TOP_K = tl.constexpr(32)
 HAS_TOP_P = tl.constexpr(64)
 HAS_MIN_P = tl.constexpr(128)
 HAS_JOINT = tl.constexpr(256)
-"""The tensors of :class:`~.rows.RowParams` in the call."""
+"""The tensors of :class:`RowParams` in the call."""
 EXACT = tl.constexpr(512)
 """The draw writes thresholds and kept masses, not just tokens."""
 DRAFT = tl.constexpr(1024)

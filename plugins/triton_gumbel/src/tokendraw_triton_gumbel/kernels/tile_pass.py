@@ -691,7 +691,7 @@ def _spread(sums, place, inside, distance):
 
     All are float64 scalars.
 
-    :param sums: :class:`~.rows.MomentSums`, read at ``place`` [TILES] where ``inside``.
+    :param sums: :class:`MomentSums`, read at ``place`` [TILES] where ``inside``.
     :param distance: [TILES] float64: how far the maximum of each tile lies from the row's, 0 for a tile without one.
     """
     count = tl.load(sums.counts + place, mask=inside, other=0.0).to(tl.float64)

@@ -682,6 +682,7 @@ def accept_drafts(
                 span = (groups + tl.num_programs(1) - 1) // tl.num_programs(1)
                 end_group = tl.minimum((part + 1) * span, groups)
                 weigh_residual(rejected, tiles, part * span, end_group, weights, config)
+                # All threads' weights come before the release of one; the last program acquires those of all.
                 tl.debug_barrier()
                 if tl.atomic_add(scratch.counters + request, 1, sem="acq_rel") == tl.num_programs(1) - 1:
                     recovered = recover_from_tiles(rejected, tiles, key, weights, config)
