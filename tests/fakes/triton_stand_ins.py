@@ -16,14 +16,8 @@ from triton.runtime.jit import KernelInterface, create_function_from_signature
 
 import isolation
 from tokendraw import Need
-from tokendraw_triton_gumbel import (
-    compilation,
-    draw_launches,
-    edit_launches,
-    logprob_launches,
-    plan,
-    verify_launches,
-)
+from tokendraw_triton_gumbel import compilation, launches, plan
+from tokendraw_triton_gumbel.kernels import edits
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
 ROOT = Path(__file__).parents[2]
@@ -45,11 +39,8 @@ The kernels run on NVIDIA's newer ones. What compiles for both ends compiles for
 """
 SOME = ("sm_80", "gfx1201")
 """A target of each vendor, for slow compilations."""
-SOURCES = {
-    name: module
-    for module in (draw_launches, edit_launches, logprob_launches, verify_launches)
-    for name, value in vars(module).items()
-    if isinstance(value, KernelInterface)
+SOURCES = dict.fromkeys(("append_tokens", "process_logits"), edits) | {
+    name: launches for name, value in vars(launches).items() if isinstance(value, KernelInterface)
 }
 """The kernels that are launched, by name, and the module that launches each."""
 

@@ -4,7 +4,6 @@ these read, and what another call compiles anew.
 
 import ctypes
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,8 @@ from triton import knobs
 from call_tables import pairs
 from tokendraw import BatchFacts, Drafts, Need, RequestSlots, SamplingMetadata, SamplingParams, speculative
 from tokendraw_triton_gumbel import compiled_calls, launch
-from tokendraw_triton_gumbel.edit_launches import ProcessLaunches
-from tokendraw_triton_gumbel.kernels.arguments import DrawResults, Logits, RowParams
+from tokendraw_triton_gumbel.kernels.edits import ProcessLaunches
+from tokendraw_triton_gumbel.kernels.rows import DrawResults, Logits, RowParams
 from tokendraw_triton_gumbel.launch import Launch
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
@@ -129,8 +128,6 @@ EVERYTHING = {
     "min_tokens": 2,
     "stop_token_ids": [5],
 }
-DRY = {"dry_multiplier": 0.8, "dry_sequence_breakers": [7]}
-WINDOW = {"presence_penalty": 0.5, "penalty_last_n": 5}
 TILES, DRAWS, LARGE, ACCEPTS = "tile_statistics", "draw_rows", "draw_large_sets", "accept_drafts"
 DRAWN, DRAWN_LARGE = [TILES, DRAWS], [TILES, DRAWS, LARGE]
 
@@ -139,16 +136,6 @@ DRAWN, DRAWN_LARGE = [TILES, DRAWS], [TILES, DRAWS, LARGE]
 def test_a_call_launches_what_its_requests_need(launched, call, names):
     eval(call, globals())
     assert (" ".join(launched.names()) or "nothing") == names
-
-
-@pytest.mark.parametrize(
-    ("params", "more"),
-    [(INTERVALS, {"filter_params", "redraw_rows"}), (MOMENTS, {"row_moments", "combine_floors"})],
-)
-def test_rare_requests_take_launches_of_their_own(launched, params, more):
-    for call in (partial(sample, params), partial(verify, params, "draft_logits")):
-        call()
-        assert more <= set(launched.names())
 
 
 def test_facts_that_change_decide_the_launches_of_the_next_call(launched):
@@ -357,3 +344,38 @@ def test_where_a_profiler_hooks_launches_triton_launches(monkeypatch):
         finally:
             hooks.remove(print)
     assert launch.current_stream(0) == 40
+
+
+PARAMETERS = "gridX, gridY, gridZ, stream, function, "
+"""Of the launchers that Triton compiles."""
+LATER = "kernel_metadata, launch_metadata, launch_enter_hook, launch_exit_hook, "
+
+
+@pytest.mark.parametrize(
+    ("parameters", "added", "said"),
+    [
+        (PARAMETERS, 2, None),
+        (PARAMETERS + LATER, 2, None),
+        (PARAMETERS, 3, "a launch left [6, 8, 19, 1048579, 10]"),
+        ("grid, stream, ", 2, "its launcher takes self, grid, stream, args"),
+    ],
+)
+def test_launches_are_direct_where_the_launcher_is_known_and_one_left_what_it_should(
+    monkeypatch, caplog, parameters, added, said
+):
+    out = torch.zeros(5, dtype=torch.int64)
+    names = {"write": lambda counts: out.copy_(torch.tensor(counts) + added)}
+    run = type("Launcher", (), {"__call__": eval(f"lambda self, {parameters}*args: write(args[-2])", names)})
+    echo = Launch(None, {"ADDED": 2}, {})
+    echo._run, echo._function, echo._metadata = run(), "the function", "its metadata"
+    active = type("Driver", (), {"get_current_stream": staticmethod(lambda device: 40)})
+    monkeypatch.setattr(launch, "driver", type("Drivers", (), {"active": active}))
+    monkeypatch.setattr(launch, "_is_direct", {})
+    monkeypatch.setattr(launch.torch, "zeros", lambda *args, **named: out)
+    monkeypatch.setattr(launch.torch.cuda, "device", lambda index: CPU)
+    monkeypatch.setattr(Launch, "compiled", lambda *args: echo)
+    for _ in range(2):
+        launch.check_direct_launch(torch.device("cuda", 0))
+    assert launch.current_stream(0) == (40 if said is None else None)
+    line = f"triton-gumbel: this Triton is launched by its public interface, more slowly: {said}"
+    assert caplog.messages == ([] if said is None else [line])

@@ -17,9 +17,9 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from call_tables import pairs
 from tokendraw import Drafts, RequestSlots, SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel import plan
-from tokendraw_triton_gumbel.edit_launches import ProcessLaunches
 from tokendraw_triton_gumbel.kernels import values
-from tokendraw_triton_gumbel.logprob_launches import SEARCHES  # noqa: F401 (for the table)
+from tokendraw_triton_gumbel.kernels.edits import ProcessLaunches
+from tokendraw_triton_gumbel.launches import SEARCHES  # noqa: F401 (for the table)
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from triton_stand_ins import (
     ENDS,
@@ -93,12 +93,6 @@ EVERYTHING = {
     "bad_words": [[1, 2]],
     "min_tokens": 2,
     "stop_token_ids": [5],
-}
-HISTORY = {
-    "dry_multiplier": 0.8,
-    "presence_penalty": 0.5,
-    "penalty_last_n": 5,
-    "thinking_budget": (2, [1], [5, 6]),
 }
 TILES, DRAWS, LARGE, ACCEPTS = "tile_statistics", "draw_rows", "draw_large_sets", "accept_drafts"
 

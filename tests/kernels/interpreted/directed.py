@@ -13,8 +13,8 @@ import triton.language as tl
 from judged_rows import judge
 from tokendraw import BatchFacts, Need, RequestSlots, SamplingMetadata, SamplingParams
 from tokendraw_testing import Effort, Subject, properties, run
-from tokendraw_triton_gumbel import edit_launches, plugin
-from tokendraw_triton_gumbel.kernels import large_set, large_set_passes, large_set_search
+from tokendraw_triton_gumbel import plugin
+from tokendraw_triton_gumbel.kernels import edits, large_set, large_set_passes, large_set_search
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from verifying import Batch
@@ -42,11 +42,8 @@ def kit(*names):
 
 def kit_by_small_programs():
     """The lines of ``process_logits`` with several programs that share each row and take turns."""
-    edit_launches.CONFIG = edit_launches.ProcessConfig(
-        IDS=8, WORDS=4, TILE=32, REQUESTS=2, TOKENS=8, LANES=4, PLACES=2
-    )
-    edit_launches._PROGRAMS, edit_launches._MASK_PROGRAMS = 24, 16
-    edit_launches._SEARCH_PROGRAMS = 20
+    edits.CONFIG = edits.ProcessConfig(IDS=8, WORDS=4, TILE=32, REQUESTS=2)
+    edits._PROGRAMS, edits._MASK_PROGRAMS = 24, 16
     return kit(*(prop.name for prop in properties("process_logits")))
 
 
@@ -452,7 +449,7 @@ def appends():
         for slots in pair:
             slots.add(0, SamplingParams(bad_words=[[3, 1]], frequency_penalty=0.5), [1, 1])
             slots.add(1, SamplingParams(min_tokens=2, stop_token_ids=[0], presence_penalty=0.5), [], [2])
-            slots.add(3, SamplingParams(repetition_penalty=1.5, penalty_last_n=3), [5] * 8)
+            slots.add(3, SamplingParams(repetition_penalty=1.5), [5] * 8)
         processor = TritonLogitsProcessor(CPU)
         for _ in range(6):
             rows = torch.tensor(rng.permutation([-1, 0, 1, 2, 3, 5]), dtype=index_dtype)
@@ -466,13 +463,13 @@ def appends():
 
 
 def full_slots():
-    """Edit by windows, DRY and lists in slots that are full: no access may lie outside of their tensors."""
+    """Edit by penalties and lists in slots that are full: no access may lie outside of their tensors."""
     rng, size, vocab_size = np.random.default_rng(11), 40, 300
     shared = {"repetition_penalty": 1.2, "logit_bias": {3: 1.0}, "bad_words": [[5, 6]], "stop_token_ids": [7]}
     requests = [
-        SamplingParams(**shared, penalty_last_n=39),
-        SamplingParams(**shared, penalty_last_n=-1, dry_multiplier=1.0),
-        SamplingParams(frequency_penalty=0.5, penalty_last_n=40, dry_multiplier=1.0),
+        SamplingParams(**shared, min_tokens=50),
+        SamplingParams(**shared, allowed_token_ids=[*range(250)]),
+        SamplingParams(frequency_penalty=0.5),
     ]
     slots = RequestSlots(len(requests), size, vocab_size, device=CPU)
     for slot, params in enumerate(requests):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import tokendraw
 from tokendraw.plugin import (
-    EDITS,
     MOMENTS,
     Capabilities,
     PluginInfo,
@@ -69,7 +68,6 @@ _PROCESS = ProcessCapabilities(
     rocm_archs=_SAMPLE.rocm_archs,
     dtypes=_SAMPLE.dtypes,
     drafts=True,
-    edits=EDITS,
     graph_safe=True,
     sync_free=True,
 )

@@ -97,11 +97,6 @@ ANY_STRIDE = (1 << 32) + 3
 """Placeholder for any row stride: 64 bits, a multiple of nothing."""
 
 
-def any_ints(group: Any) -> Any:
-    """Return a group of placeholders for numbers."""
-    return group(*[ANY_INT] * len(group._fields))
-
-
 def is_interpreted() -> bool:
     """Return whether Triton interprets kernels, on tensors, and compiles nothing."""
     return os.environ.get("TRITON_INTERPRET") == "1"

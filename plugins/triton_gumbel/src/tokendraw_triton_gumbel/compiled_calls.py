@@ -14,24 +14,22 @@ from tokendraw.filters import RowMoments, filter_floors
 from tokendraw.plugin import MOMENTS, LogprobsMode, Moment
 from tokendraw_triton_gumbel import plan
 from tokendraw_triton_gumbel.compilation import ANY_INT, ANY_STRIDE, FLOAT32, Pointer
-from tokendraw_triton_gumbel.draw_launches import DrawLaunches
 from tokendraw_triton_gumbel.kernels import rows as row_params
-from tokendraw_triton_gumbel.kernels.arguments import MomentResults, RankedTokens
 from tokendraw_triton_gumbel.kernels.interval import FilterParams, IntervalParams
-from tokendraw_triton_gumbel.kernels.tile_pass import FilterFloors
-from tokendraw_triton_gumbel.launch import (
-    ArgumentConverter,
+from tokendraw_triton_gumbel.kernels.rows import LOGITS
+from tokendraw_triton_gumbel.kernels.tile_pass import FilterFloors, MomentResults, RankedTokens
+from tokendraw_triton_gumbel.launch import ArgumentConverter, Step, compile_steps, current_stream, group
+from tokendraw_triton_gumbel.launches import (
+    DrawLaunches,
     IntervalArguments,
     LaunchArguments,
-    Step,
-    compile_steps,
-    current_stream,
-    group,
+    LogprobsLaunches,
+    VerifyLaunches,
+    mode_flags,
+    topk_logprobs,
 )
-from tokendraw_triton_gumbel.logprob_launches import LogprobsLaunches, mode_flags, topk_logprobs
 from tokendraw_triton_gumbel.plan import (
     FIELDS,
-    LOGITS,
     SMALL_BATCH_ROWS,
     BoundedCache,
     CallSize,
@@ -49,7 +47,6 @@ from tokendraw_triton_gumbel.plan import (
     row_layout,
     with_unit_stride,
 )
-from tokendraw_triton_gumbel.verify_launches import VerifyLaunches
 
 # The floors of a batch's filters from moments, computed between the pass over the logits and the draw.
 
@@ -69,23 +66,18 @@ class RowFloors:
     ) -> None:
         """Hold the arguments.
 
-        :param names: of the F filters of the batch.
-        :param values: [target rows, F] float32: their values.
-        :param moments: [M, rows] float32, to be filled in.
-        :param wanted: names of these M moments.
         :param target_rows: [rows] int64, to be filled in, where the rows are not those of ``values``.
         """
         self._names, self._values = names, values
         self._moments: dict[Moment, Tensor] = dict(zip(wanted, moments.unbind(), strict=True))
         self.results: tuple[Tensor | None, ...] = (*map(self._moments.get, MOMENTS), target_rows)
-        """The fields of :class:`~.kernels.arguments.MomentResults`, which a kernel fills in."""
+        """The fields of :class:`~.kernels.tile_pass.MomentResults`, which a kernel fills in."""
         self._kept: list[Tensor] = []
         """Tensors that have to live until kernels are launched on their addresses."""
 
     def compute(self, convert: Callable[[Sequence[Tensor]], Sequence[Any]]) -> Iterator[FilterFloors]:
         """Call the filters, and yield the arguments of a launch for each.
 
-        :param convert: returns the arguments for tensors.
         :raises FilterError: a filter raised, or returned another form.
         """
         target_rows, values = self.results[-1], self._values
@@ -115,7 +107,6 @@ class RowIntervals:
     ) -> None:
         """Allocate the room.
 
-        :param params: of ``m``, contiguous.
         :param proto: an empty float32 tensor on the device; ``rows`` the number of rows.
         """
         self._params = interval_tensors(m)
@@ -130,10 +121,7 @@ class RowIntervals:
         """[rows] float32, filled by the last launch of the draw; None without XTC."""
 
     def arguments(self, convert: Callable[[Sequence[Tensor | None]], Sequence[Any]]) -> IntervalArguments:
-        """Return the arguments of the launches.
-
-        :param convert: returns the arguments for tensors, and None for None.
-        """
+        """Return the arguments of the launches."""
         is_last, (ceiling,) = self._params[0], convert((self.ceiling,))
         params, written = (
             group(IntervalParams, convert(self._params)),
@@ -165,15 +153,6 @@ def _placeholder(dtype: torch.dtype | None) -> Pointer | None:
 
 # The compiled kernels of a variant with their constants and scratch, and the geometry of each batch size.
 
-_EXACT: int = row_params.EXACT.value
-_ROW_EXACT: int = row_params.ROW_EXACT.value
-_MANY_EXACT: int = row_params.MANY_EXACT.value
-_LEAST_KEPT: int = row_params.LEAST_KEPT.value
-_HAS_FLOOR: int = row_params.HAS_FLOOR.value
-_RANKED: int = row_params.RANKED.value
-_OWN: int = row_params.OWN.value
-_SHOWN: int = row_params.SHOWN.value
-
 
 class CompiledCall:
     """The launches of a variant. It holds no tensor of any call, so that threads share it."""
@@ -202,29 +181,22 @@ class CompiledCall:
             self.counts_ranks = variant.wants_ranks and (is_masked or not variant.is_scored)
         self.flags = plan.presence_flags(variant.param_dtypes, has_fresh_seeds=variant.has_fresh_seeds)
         """Flags of every launch, as bits of :mod:`.kernels.rows`."""
-        if variant.is_exact:
-            self.flags += _EXACT
-        if variant.interval is not None:
-            self.flags += _ROW_EXACT
-        if variant.is_tempered_last:
-            self.flags += _MANY_EXACT
-        if variant.wants_least_kept:
-            self.flags += _LEAST_KEPT
-        if variant.moments:
-            self.flags += _HAS_FLOOR
-        if self.counts_ranks and not variant.is_scored:
-            self.flags += _RANKED
-        if variant.has_logprobs and verify is not None:
-            self.flags += _SHOWN
-        if variant.draws_logprobs:
-            self.flags += _OWN + mode_flags(mode)
+        for flag, is_set in (
+            (row_params.EXACT, variant.is_exact),
+            (row_params.ROW_EXACT, variant.interval is not None),
+            (row_params.MANY_EXACT, variant.is_tempered_last),
+            (row_params.LEAST_KEPT, variant.wants_least_kept),
+            (row_params.HAS_FLOOR, variant.moments != ()),
+            (row_params.RANKED, self.counts_ranks and not variant.is_scored),
+            (row_params.SHOWN, variant.has_logprobs and verify is not None),
+            (row_params.OWN, variant.draws_logprobs),
+        ):
+            self.flags += flag.value if is_set else 0
+        self.flags += mode_flags(mode) if variant.draws_logprobs else 0
         compile_steps(self._placeholder_steps())
 
     def geometry(self, size: tuple[int, ...]) -> Geometry:
-        """Compute the grids and the scratch layout of a size.
-
-        :param size: the numbers of :class:`~.plan.CallSize`.
-        """
+        """Compute the grids and the scratch layout of a size."""
         return geometry_of(self.variant, self._target, self.scratch, CallSize(*size))
 
     def logprobs_out(self, rows: int) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None]:
@@ -233,11 +205,9 @@ class CompiledCall:
             return None, None
         ranks = None
         if self.variant.wants_ranks:
-            ranks = (
-                self.int64_proto.new_zeros(rows)
-                if self.variant.is_scored
-                else self.int64_proto.new_empty(rows)
-            )
+            # Scored tokens' ranks are counted up from 0 by the first pass; a launch sets those of drawn ones.
+            new = self.int64_proto.new_zeros if self.variant.is_scored else self.int64_proto.new_empty
+            ranks = new(rows)
         if not self.logprobs.by_kernel:
             return ranks, None
         columns = 1 + self.logprobs.num_best
@@ -323,18 +293,8 @@ class LaunchContext:
     """Scratch and arguments of a call. Only returned tensors outlive the call."""
 
     __slots__ = (
-        *(
-            "_call",
-            "_floors",
-            "_intervals",
-            "_logits",
-            "_memory",
-            "_params",
-            "_seed_stream",
-            "_seeds",
-            "_stream",
-        ),
-        *("arguments", "ceiling", "convert"),
+        *("_call", "_floors", "_intervals", "_logits", "_memory", "_params", "_seed_stream", "_seeds"),
+        *("_stream", "arguments", "ceiling", "convert"),
     )
 
     def __init__(
@@ -347,13 +307,7 @@ class LaunchContext:
         converter: ArgumentConverter,
         flags: int = 0,
     ) -> None:
-        """Allocate scratch, and draw fresh seeds from torch's generator where a row may need one.
-
-        :param geometry: of the size of the call.
-        :param logits: [rows, V].
-        :param params: of ``m``, contiguous.
-        :param flags: bits beside those of the variant.
-        """
+        """Allocate scratch, and draw fresh seeds from torch's generator where a row may need one."""
         # Tensors whose addresses kernels are given have to live until they are launched.
         self._seeds = call.int64_proto.new_empty(logits.shape[0]) if call.variant.has_fresh_seeds else None
         self._seed_stream = None if self._seeds is None else _fill_seeds(self._seeds)
@@ -407,7 +361,6 @@ class LaunchContext:
 
         :param drawn: token ids [rows] int64; thresholds [rows] float32, where ``x >= threshold`` is kept;
             log_kept_mass [rows].
-        :param ranks: what :meth:`CompiledCall.logprobs_out` returned, like ``best``.
         :param scored: tokens [rows] int64. To be filled in: entropies [rows] float32, and where no row is drawn the
             least kept logits [rows], if wanted.
         """
@@ -547,12 +500,7 @@ class CallCache:
         facts: BatchFacts,
         layout: ParamsLayout,
     ) -> tuple[CompiledCall, Geometry]:
-        """Look up or build, then cache, the compiled call of a variant and the geometry of a batch size.
-
-        :param size: the numbers of :class:`~.plan.CallSize`.
-        :param kind: None for a draw.
-        :param layout: of contiguous parameters.
-        """
+        """Look up or build, then cache, the compiled call of a variant and the geometry of a batch size."""
         key = kind, logits_key(logits), layout, True
         rows, _, draft_rows, _ = size
         if isinstance(kind, VerifyVariant) and kind.draft_kind == LOGITS:

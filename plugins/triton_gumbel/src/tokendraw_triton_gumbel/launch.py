@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -12,59 +14,25 @@ from triton.runtime import driver
 
 from tokendraw_triton_gumbel import plan
 from tokendraw_triton_gumbel.compilation import (
+    ANY_INT,
     Argument,
     KernelSpec,
+    Pointer,
     compile_all,
     compile_kernel,
     is_interpreted,
 )
-from tokendraw_triton_gumbel.kernels.arguments import MomentResults, RowParams
-from tokendraw_triton_gumbel.kernels.interval import FilterParams, IntervalParams
-from tokendraw_triton_gumbel.kernels.tile_pass import FilterFloors
-from tokendraw_triton_gumbel.plan import Geometry, Grid, ParamTensors, Scratch
+from tokendraw_triton_gumbel.kernels.rows import Counts, RowParams, echo_counts
+from tokendraw_triton_gumbel.plan import Grid, ParamTensors, Scratch
 
-# Launches a compiled kernel on addresses, through Triton's own launcher of the kernel.
-#
-# ``compiled[grid](...)`` collects at each launch what the hooks of a profiler may ask for, and calls them: a third of
-# the time of a launch. Without hooks the launcher is called directly, as Triton calls it.
+_log = logging.getLogger("tokendraw")
 
+ANY_COUNTS = Counts(*[ANY_INT] * len(Counts._fields))
+"""Placeholders of counts."""
 group = tuple.__new__
 """Makes a group of arguments: ``group(Logits, fields)`` is ``Logits(*fields)`` in a third of the time."""
 Step = tuple["Launch", Grid, tuple[Any, ...]]
 """A kernel with its grid and its arguments."""
-
-
-class IntervalArguments(NamedTuple):
-    """Arguments of the launches for XTC and ``temperature_last``."""
-
-    params: IntervalParams
-    filter_params: FilterParams
-    """To be filled in."""
-    slots: int
-    ceiling: Any
-    """[rows] float32, to be filled in; None without XTC."""
-
-
-class LaunchArguments(NamedTuple):
-    """Arguments shared by all launches of a call.
-
-    A tensor is an address; in the interpreter the tensor itself; a placeholder where kernels are compiled.
-    """
-
-    geometry: Geometry
-    logits: tuple[Any, int]
-    """The logits, and their row stride."""
-    params: RowParams
-    flags: int
-    """Bits of :mod:`.kernels.rows`."""
-    scratch: Sequence[Any]
-    """All buffers of scratch."""
-    moments: MomentResults = MomentResults()
-    """The moments of rows, for filters."""
-    floors: Callable[[], Iterable[FilterFloors]] | None = None
-    """Computes the floors of each filter from the moments that a launch has left; None: no filter."""
-    interval: IntervalArguments | None = None
-    """None: no row asks for XTC or ``temperature_last``."""
 
 
 class Launch:
@@ -109,6 +77,11 @@ class Launch:
         self._run, self._function, self._metadata = compiled.run, compiled.function, compiled.packed_metadata
         self._compiled = compiled
 
+    def unknown_launcher(self) -> str | None:
+        """Return why the compiled kernel's launcher cannot be called directly; None if its parameters are known."""
+        found = list(inspect.signature(type(self._run).__call__).parameters)
+        return None if found in _LAUNCHER_PARAMETERS else f"its launcher takes {', '.join(found)}"
+
     def __call__(self, grid: Grid, arguments: Sequence[Any], stream: int | None) -> None:
         """Launch the kernel on addresses, numbers and None; in the interpreter, on tensors, numbers and None.
 
@@ -125,10 +98,7 @@ class Launch:
 
 
 def compile_steps(steps: Iterable[Step]) -> None:
-    """Compile the kernels of launches side by side, unless this process has done so or Triton interprets them.
-
-    :param steps: launches with placeholders for their arguments.
-    """
+    """Compile the kernels of launches side by side, unless this process has done so or Triton interprets them."""
     if is_interpreted():
         return
     launches = [(launch, arguments) for launch, _, arguments in steps]
@@ -137,13 +107,57 @@ def compile_steps(steps: Iterable[Step]) -> None:
         launch.compile(arguments)
 
 
+# The direct launch: Triton's launcher of a compiled kernel, called as Triton calls it.
+#
+# ``compiled[grid](...)``, the public launch, collects each time what the hooks of a profiler may ask for, and calls
+# them: a third of the time of a launch. The launcher's parameters are no public interface of Triton, so it is called
+# directly only on a device where they are known and a launch has left what it should; elsewhere Triton launches.
+
+_LAUNCHER_PARAMETERS = (
+    ["self", "gridX", "gridY", "gridZ", "stream", "function", "args"],  # up to Triton 3.6
+    [
+        *("self", "gridX", "gridY", "gridZ", "stream", "function"),
+        *("kernel_metadata", "launch_metadata", "launch_enter_hook", "launch_exit_hook", "args"),
+    ],
+)
+_is_direct: dict[int, bool] = {}
+"""Whether launches on each device that was looked at are direct."""
+
+
+def check_direct_launch(device: torch.device) -> None:
+    """Find out whether launches on a device may be direct: once a process, with a line in the log if not."""
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    if index in _is_direct:
+        return
+    with torch.cuda.device(index):
+        out = torch.zeros(5, dtype=torch.int64, device="cuda")
+        counts = Counts(3, 5, 16, 1 << 20, 7)
+        echo = Launch.compiled(echo_counts, {"ADDED": 2}, {"num_warps": 1}, [Pointer(out.dtype), ANY_COUNTS])
+        reason = echo.unknown_launcher()
+        if reason is None:
+            try:
+                echo((1, 1, 1), (out.data_ptr(), counts), driver.active.get_current_stream(index))
+                found = out.tolist()
+                reason = None if found == [each + 2 for each in counts] else f"a launch left {found}"
+            except TypeError as error:  # other arguments than the launcher takes
+                reason = str(error)
+    _is_direct[index] = reason is None
+    if reason is not None:
+        _log.warning(
+            "triton-gumbel: this Triton is launched by its public interface, more slowly: %s", reason
+        )
+
+
 def current_stream(device: int) -> int | None:
     """Return the handle of the current stream of a device; None where Triton itself has to launch.
 
-    That is so where a profiler hooks launches, and on the CPU, where kernels are interpreted.
+    That is so where the direct launch failed its check, where a profiler hooks launches, and on the CPU,
+    where kernels are interpreted.
     """
     runtime = knobs.runtime
-    if device < 0 or _is_hooked(runtime.launch_enter_hook) or _is_hooked(runtime.launch_exit_hook):
+    if device < 0 or not _is_direct.get(device, True):
+        return None
+    if _is_hooked(runtime.launch_enter_hook) or _is_hooked(runtime.launch_exit_hook):
         return None
     stream: int = driver.active.get_current_stream(device)
     return stream
@@ -262,6 +276,8 @@ class LaunchDevice(NamedTuple):
         converter: ArgumentConverter = TensorConverter() if is_interpreted() else AddressConverter()
         if device.type != "cuda":
             return cls("cpu", 1, lambda: -1, converter)
+        if not is_interpreted():
+            check_direct_launch(device)
         family = "hip" if torch.version.hip else "cuda"
         processors = torch.cuda.get_device_properties(device).multi_processor_count
         return cls(family, processors, torch.cuda.current_device, converter)

@@ -19,10 +19,8 @@ from tokendraw.filters import required_moments
 from tokendraw.plugin import Moment
 from tokendraw_triton_gumbel.compilation import ANY_INT, Pointer
 from tokendraw_triton_gumbel.kernels import rows as row_params
-from tokendraw_triton_gumbel.kernels import verify as draft_kinds
-from tokendraw_triton_gumbel.kernels.arguments import Counts, RowParams
+from tokendraw_triton_gumbel.kernels.rows import Counts, RowParams
 from tokendraw_triton_gumbel.kernels.values import TILE_SIZE, VECTORS
-from tokendraw_triton_gumbel.kernels.verify import PROBS_AT_ONCE
 
 # A dictionary with a limited number of entries.
 
@@ -249,10 +247,10 @@ class Scratch:
 
 # Variants of calls: the properties in the choice of kernels, without sizes and addresses.
 
-CHOSEN: int = draft_kinds.CHOSEN.value
-LOGITS: int = draft_kinds.LOGITS.value
-PROBS: int = draft_kinds.PROBS.value
-COUPLED: int = draft_kinds.COUPLED.value
+CHOSEN: int = row_params.CHOSEN.value
+LOGITS: int = row_params.LOGITS.value
+PROBS: int = row_params.PROBS.value
+COUPLED: int = row_params.COUPLED.value
 """Kinds of drafts, by what a verification knows about their distribution."""
 
 
@@ -440,7 +438,6 @@ class Geometry(NamedTuple):
     large_set_grid: Grid
     request_grid: Grid
     block_grid: Grid
-    probs_grid: Grid
 
 
 def tiles_of(vocab_size: int) -> int:
@@ -494,7 +491,6 @@ def geometry_of(variant: Variant, target: Target, scratch: Scratch, size: CallSi
         large_set_grid=(min(rows * tiles, max_programs), 1, 1),
         request_grid=(requests, request_parts, 1),
         block_grid=(requests, max_drafts, block_parts),
-        probs_grid=(draft_rows, -(-variant.vocab_size // PROBS_AT_ONCE), 1),
     )
 
 

@@ -25,13 +25,10 @@ from tokendraw_triton_gumbel.compiled_calls import (
     logits_key,
 )
 from tokendraw_triton_gumbel.kernels import rows as row_params
-from tokendraw_triton_gumbel.kernels.arguments import RankedTokens
+from tokendraw_triton_gumbel.kernels.rows import CHOSEN, COUPLED, LOGITS, PROBS
+from tokendraw_triton_gumbel.kernels.tile_pass import RankedTokens
 from tokendraw_triton_gumbel.launch import LaunchDevice, group
 from tokendraw_triton_gumbel.plan import (
-    CHOSEN,
-    COUPLED,
-    LOGITS,
-    PROBS,
     Target,
     VerifyVariant,
     contiguous_params,

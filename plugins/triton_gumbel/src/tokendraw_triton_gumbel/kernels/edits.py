@@ -1,34 +1,47 @@
-"""The launches that edit logits, keep the tables of ids that edits need, and append tokens."""
+"""The launches that edit logits in place, and that append the tokens of a step to the histories of requests.
+
+``process_logits``: bitmasks, allowed ids, bad words, early stops, biases and penalties, by programs without order. A
+row has three kinds of programs, and the host knows which of them a call needs; one without anything to do ends at
+once:
+
+* those that take the ids which occur in its request, 64 at a time: one word of counts and one logit each;
+* one that takes its lists: stop ids, bad words, biases, and the drafts before a row of a verification;
+* those that take tiles of 1,024 ids of its masks. 16 bytes of logits that are forbidden as a whole are one store, if
+  the row is aligned. Masks are read once; they write -inf to what is left out and touch nothing else.
+
+Why no order is needed: each id has one owner, or several that write the same. What is forbidden gets -inf, from
+whatever forbids it, and all others leave it alone; else an id with a bias is edited by the program of the lists; else
+one that occurs by the programs of those. The flags in ``counts`` and one bit of each mask say which it is. So a mask
+may not be applied by reading, choosing and writing whole vectors: that would write back logits that another program
+edits, which a test on a GPU sees at once. Nor would it be faster. Memory is written by sectors of 32 bytes, and a
+sector of which a part is written has to be read; on NVIDIA the sectors are asked for by a prefetch into the L2, for
+which nobody waits, before single ids are written there. Without it masks by coins took 59 us in place of 45, and with
+reading, choosing and writing vectors 46.
+
+The bits are native's: each step is rounded to float32, the kernel is compiled with ``enable_fp_fusion=False`` and
+divides by ``div_rn``. What requests ask for are bits of one argument, and nothing about tables, strides or alignment
+is known when it is compiled. There are two kernels for each dtype of the logits and of ``row_index``: a short one for
+penalties and masks, and one for whatever requests may ask for, which there is for each dtype of drafts, too.
+"""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 
-# Groups of arguments of the launches that edit logits and append tokens, like :mod:`.arguments`.
-#
-# S is the number of request slots, M the tokens of one, V the vocabulary. Tensors of slots are dense.
+from tokendraw.plugin import EditFacts, RequestTables
+from tokendraw_triton_gumbel.compilation import ANY_INT, ANY_STRIDE, BOOL, FLOAT32, INT32, INT64, Pointer
+from tokendraw_triton_gumbel.kernels.rows import Logits
+from tokendraw_triton_gumbel.launch import Launch
+from tokendraw_triton_gumbel.plan import Grid
 
-_GROUPS = [
-    *(
-        "rows",
-        "logits",
-        "occurrences",
-        "penalties",
-        "masks",
-        "history",
-        "drafts",
-        "bias",
-        "stops",
-        "words",
-        "dry",
-    ),
-    *("tables", "ends", "thinking", "forced_ids"),
-]
+_GROUPS = ["rows", "logits", "slots", "bitmask", "drafts"]
 UNSPECIALIZED: Final = {
-    "do_not_specialize": ["flags", "division", "parts", *_GROUPS],
+    "do_not_specialize": ["flags", "division", *_GROUPS],
     "do_not_specialize_on_alignment": _GROUPS,
 }
 """Options of ``triton.jit``: one kernel serves each value of an argument, and ids and rows at each address."""
@@ -41,9 +54,49 @@ class SlotRows(NamedTuple):
     """[rows or requests] integer. A row whose slot is none of the S has a bitmask at most."""
     num_slots: Any
     """S."""
-    forced_ids: Any
-    """[rows] int32: the id that a spent thinking budget forces, or -1; read if the flags say THINKING. None in other
-    launches than ``process_logits``."""
+
+
+class Slots(NamedTuple):
+    """The tensors of S slots of M tokens, dense, named as in ``RequestTables``; V is the vocabulary."""
+
+    history: Any
+    """[S, M] int32: prompt, then output."""
+    num_prompt: Any
+    """[S] int32, like ``num_tokens``, which counts prompt and output."""
+    num_tokens: Any
+    distinct: Any
+    """[S, M] int32: the ids in prompt and output, each once."""
+    num_distinct: Any
+    """[S] int32."""
+    counts: Any
+    """[S, V] int32: 16 times how often an id is in the output, and flags such as ``IN_PROMPT``."""
+    repetition: Any
+    """[S] float32, like the other two penalties."""
+    frequency: Any
+    presence: Any
+    bias_ids: Any
+    """[S, ``max_bias``] int32, each once, and their biases, float32; ``num_bias`` [S] int32."""
+    bias: Any
+    num_bias: Any
+    allowed: Any
+    """[S, ceil(V / 32)] int32: bit i % 32 of word i // 32 is set where id i is allowed."""
+    is_restricted: Any
+    """[S] bool: whether a request has a mask in ``allowed``."""
+    stop_ids: Any
+    """[S, ``max_stop``] int32: forbidden until the output has ``min_tokens`` [S] tokens; ``num_stop`` [S] int32."""
+    num_stop: Any
+    min_tokens: Any
+    bad_words: Any
+    """[S, ``max_words``, ``longest_word``] int32, each at the right end of its row: the last id is forbidden after all
+    ids before it. Their lengths [S, ``max_words``] and number [S] int32."""
+    bad_lens: Any
+    num_bad: Any
+    max_tokens: Any
+    """M."""
+    max_bias: Any
+    max_stop: Any
+    max_words: Any
+    longest_word: Any
 
 
 class StepDrafts(NamedTuple):
@@ -60,145 +113,14 @@ class StepDrafts(NamedTuple):
     requests: Any = None
 
 
-class History(NamedTuple):
-    """The tokens of each request."""
+class Bitmask(NamedTuple):
+    """Masks of the rows of a call, as ``allowed`` of the slots: [rows, ceil(V / 32)] int32, and the row stride.
 
-    tokens: Any
-    """[S, M] int32: prompt, then output."""
-    num_prompt: Any
-    """[S] int32."""
-    num_tokens: Any
-    """[S] int32."""
-    max_tokens: Any
-    """M."""
+    Read if the flags say BITMASK; else another tensor stands in.
+    """
 
-
-class Occurrences(NamedTuple):
-    """The ids in the prompt and output of each request."""
-
-    ids: Any
-    """[S, ``room``] int32: each once."""
-    num_ids: Any
-    """[S] int32."""
-    counts: Any
-    """[S, V] int32: 16 times how often an id is in the output, and flags such as ``IN_PROMPT``."""
-    room: Any
-
-
-class Penalties(NamedTuple):
-    """The penalties of each request, [S] float32."""
-
-    repetition: Any
-    frequency: Any
-    presence: Any
-    last_n: Any
-    """[S] int32: number of tokens that the penalties count, the last ones; -1: all."""
-
-
-class Dry(NamedTuple):
-    """The settings of DRY of each request, [S] but for the breakers."""
-
-    multiplier: Any
-    """float32; 0: off."""
-    base: Any
-    """float32."""
-    allowed_length: Any
-    """int32: length of the shortest match with a cost."""
-    max_match: Any
-    """int32: length that longer matches count as."""
-    last_n: Any
-    """int32: tokens that are searched."""
-    breakers: Any
-    """[S, ``room``] int32."""
-    num_breakers: Any
-    room: Any
-
-
-class IdTables(NamedTuple):
-    """A hash table of each row, if the flags say LAST_N or DRY: see :func:`load_table`."""
-
-    keys: Any
-    """[rows, ``room``] int64: id + 1, then 32 bits: 1 + the longest match of DRY, or 0. An empty entry is 0."""
-    counts: Any
-    """[rows, ``room``] int32: as in :class:`Occurrences`, in the window of penalties; read if the flags say LAST_N."""
-    sizes: Any
-    """[rows] int32: entries of the table in use; 0 for a row without a window and DRY."""
-    room: Any
-
-
-class HistoryEnds(NamedTuple):
-    """The end of each row's tokens, with which DRY compares earlier tokens. Undefined where the flags say no DRY."""
-
-    lengths: Any
-    """[rows] int32: the length of the longest match that counts."""
-    overlaps: Any
-    """[rows, OVERLAPS] int32: number k says how many of the last tokens, read backwards, equal
-    those k places before them. Undefined from the length on."""
-
-
-class Thinking(NamedTuple):
-    """The thinking budget of each request."""
-
-    budget: Any
-    """[S] int32; -1: off."""
-    start: Any
-    """[S, ``room``] int32."""
-    num_start: Any
-    """[S] int32."""
-    end: Any
-    """[S, ``room``] int32."""
-    num_end: Any
-    """[S] int32."""
-    room: Any
-
-
-class Bias(NamedTuple):
-    """The biases of each request."""
-
-    ids: Any
-    """[S, ``room``] int32: each once."""
-    added: Any
-    """[S, ``room``] float32."""
-    count: Any
-    """[S] int32."""
-    room: Any
-
-
-class AllowedIds(NamedTuple):
-    """Masks of ids: bit i % 32 of word i // 32 is set where id i is allowed."""
-
-    bitmask: Any
-    """[rows, ceil(V / 32)] int32, of the rows of this call; read if the flags say BITMASK."""
-    bitmask_stride: Any
-    allowed: Any
-    """[S, ceil(V / 32)] int32, of requests."""
-    is_restricted: Any
-    """[S] bool: whether a request has a mask in ``allowed``."""
-
-
-class StopIds(NamedTuple):
-    """The stop ids of each request, forbidden until its output has ``min_tokens`` tokens."""
-
-    ids: Any
-    """[S, ``room``] int32."""
-    count: Any
-    """[S] int32."""
-    min_tokens: Any
-    """[S] int32: least output length for a stop id."""
-    room: Any
-
-
-class BadWords(NamedTuple):
-    """The forbidden sequences of ids of each request: the last id is forbidden after all preceding ids."""
-
-    ids: Any
-    """[S, ``room``, ``longest``] int32: each at the right end of its row."""
-    lengths: Any
-    """[S, ``room``] int32."""
-    count: Any
-    """[S] int32."""
-    room: Any
-    longest: Any
+    words: Any
+    row_stride: Any
 
 
 class Division(NamedTuple):
@@ -212,6 +134,23 @@ class Division(NamedTuple):
     """Number of programs for tiles of the masks, in turns."""
 
 
+class ProcessConfig(NamedTuple):
+    """Constants of ``process_logits``."""
+
+    IDS: int = 64
+    """Ids edited at once, and bad words compared at once with the output."""
+    WORDS: int = 8
+    """Bad words whose last ids are compared at once with a block of ids."""
+    TILE: int = 1024
+    """Ids of a mask applied at once."""
+    REQUESTS: int = 1024
+    """Offsets of requests read at once, to find a row's request."""
+    HAS_LISTS: bool = True
+    """Whether the call may have more than masks and penalties: other edits, or drafts."""
+    IS_NVIDIA: bool = False
+    """Whether PTX may be used."""
+
+
 class StepTokens(NamedTuple):
     """The tokens of a step."""
 
@@ -221,20 +160,15 @@ class StepTokens(NamedTuple):
 
 
 class GrowingHistory(NamedTuple):
-    """The tensors of slots that change with every token."""
+    """The tensors of slots that change with every token, as in :class:`Slots`."""
 
     history: Any
-    """[S, M] int32."""
     num_tokens: Any
-    """[S] int32: tokens in ``history``."""
     limit: Any
     """[S] int32: the most tokens; 0 without a request."""
     distinct: Any
-    """[S, M] int32: ids that occur in ``history``, each once."""
     num_distinct: Any
-    """[S] int32: ids in ``distinct``."""
     counts: Any
-    """[S, V] int32: as in :class:`Occurrences`."""
     max_tokens: Any
     """M."""
     vocab_size: Any
@@ -256,10 +190,7 @@ ALLOWED = tl.constexpr(4)
 BAD_WORDS = tl.constexpr(8)
 MIN_TOKENS = tl.constexpr(16)
 BITMASK = tl.constexpr(32)
-LAST_N = tl.constexpr(64)
-DRY = tl.constexpr(128)
-THINKING = tl.constexpr(256)
-"""Kinds of edits in a call; ``LAST_N`` says that penalties of some requests count the last tokens alone."""
+"""Kinds of edits in a call."""
 
 
 class EditedRow(NamedTuple):
@@ -269,9 +200,8 @@ class EditedRow(NamedTuple):
     """The first logit."""
     vocab_size: Any
     row: Any
-    """int64."""
+    """int64, like ``slot``."""
     slot: Any
-    """int64."""
     step: Any
     """Number of drafts before the row: the first ones of its request."""
     draft: Any
@@ -284,8 +214,6 @@ class EditedRow(NamedTuple):
     """Tokens in the output, with drafts."""
     is_early: Any
     """Whether stop ids are held back."""
-    forced: Any
-    """The id that alone is allowed, by a spent thinking budget; -1: none."""
 
 
 @triton.jit
@@ -305,7 +233,7 @@ def _request_of(row, drafts, AT_ONCE: tl.constexpr):
 
 
 @triton.jit
-def load_row(row, logits, rows, drafts, history, stops, flags, config: tl.constexpr):
+def load_row(row, logits, rows, drafts, slots, flags, config: tl.constexpr):
     """Return the :class:`EditedRow` of a row."""
     entry = row
     step = row * 0
@@ -318,39 +246,17 @@ def load_row(row, logits, rows, drafts, history, stops, flags, config: tl.conste
     has_request &= (slot >= 0) & (slot < rows.num_slots)
     slot = tl.where(has_request, slot, 0)
     # A branch waits for its number, so only numbers for the call's edits are loaded.
-    has_length = (flags & (BAD_WORDS | MIN_TOKENS | LAST_N | DRY | THINKING)) != 0
-    num_prompt = tl.load(history.num_prompt + slot, mask=has_length, other=0)
-    num_tokens = tl.load(history.num_tokens + slot, mask=has_length, other=0)
-    min_tokens = tl.load(stops.min_tokens + slot, mask=(flags & MIN_TOKENS) != 0, other=0)
+    has_length = (flags & (BAD_WORDS | MIN_TOKENS)) != 0
+    num_prompt = tl.load(slots.num_prompt + slot, mask=has_length, other=0)
+    num_tokens = tl.load(slots.num_tokens + slot, mask=has_length, other=0)
+    min_tokens = tl.load(slots.min_tokens + slot, mask=(flags & MIN_TOKENS) != 0, other=0)
     num_output = num_tokens - num_prompt + step
-    forced = load_forced(row, rows, flags, config)
     row = row.to(tl.int64)
+    base = logits.base + row * logits.row_stride
+    is_early = num_output < min_tokens
     return EditedRow(
-        logits.base + row * logits.row_stride,
-        logits.vocab_size,
-        row,
-        slot,
-        step,
-        draft,
-        has_request,
-        num_tokens,
-        num_output,
-        num_output < min_tokens,
-        forced,
+        base, logits.vocab_size, row, slot, step, draft, has_request, num_tokens, num_output, is_early
     )
-
-
-@triton.jit
-def load_forced(row, rows, flags, config):
-    """Load the id that a spent thinking budget forces in a row; -1 without one."""
-    forced = row * 0 - 1
-    if config.HAS_LISTS:
-        if rows.forced_ids is not None:
-            forced = tl.load(rows.forced_ids + row, mask=(flags & THINKING) != 0, other=-1)
-    return forced
-
-
-# Reads the tokens before a row: the history of its request, then its drafts.
 
 
 @triton.jit
@@ -365,18 +271,6 @@ def draft_id(row, drafts, number):
     """Return draft ``number`` of a row's request: -1 without such a draft."""
     mask = (number >= 0) & (number < row.step) & (row.draft + number < drafts.count)
     return load_draft_ids(row, drafts, number, mask)
-
-
-@triton.jit
-def token_before(back, size, row, history, drafts):
-    """Return the tokens of a row by their distance from the last: -1 for placeholders and beyond ``size``."""
-    place = row.num_tokens + row.step - 1 - back
-    mask = (back >= 0) & (back < size)
-    in_history = mask & (place < row.num_tokens)
-    token = tl.load(history.tokens + row.slot * history.max_tokens + place, mask=in_history, other=-1)
-    if drafts.ids is not None:
-        token = tl.where(in_history, token, draft_id(row, drafts, place - row.num_tokens))
-    return tl.where(mask & (token >= 0) & (token < row.vocab_size), token, -1)
 
 
 @triton.jit
@@ -419,247 +313,7 @@ def store_logits(row, ids, value, mask):
         tl.store(row.base + ids, value.to(row.base.dtype.element_ty), mask=mask)
 
 
-# Hash tables of ids, one for each row: how often an id is in the window of penalties, and its longest match of DRY.
-#
-# An id is looked for from the entry on that its hash names, and stands there in front of all smaller ids. So programs
-# insert side by side, by an atomic maximum a step, and a search ends at the first smaller id (Shun and Blelloch 2014,
-# "Phase-concurrent hash tables for determinism"). Half of the entries remain empty. Where a table would have as many
-# entries as there are ids, each id has its own.
-
-_MULTIPLIER = tl.constexpr(0x9E3779B1)
-"""2**32 by the golden ratio: neighbouring ids get hashes far apart."""
-
-
-class IdTable(NamedTuple):
-    """The table of a row."""
-
-    keys: Any
-    counts: Any
-    """The first key and the first count; see :class:`IdTables`."""
-    size: Any
-    """Number of entries; 0: no table."""
-    vocab_size: Any
-
-
-@triton.jit
-def load_table(row, tables, flags):
-    """Return the :class:`IdTable` of a row."""
-    offset = row.row * tables.room
-    size = tl.load(tables.sizes + row.row, mask=(flags & (LAST_N | DRY)) != 0, other=0)
-    return IdTable(tables.keys + offset, tables.counts + offset, size, row.vocab_size)
-
-
-@triton.jit
-def new_keys(ids, matches):
-    """Return the keys of ids with the lengths of their matches of DRY; -1: none."""
-    return ((ids.to(tl.int64) + 1) << 32) | (matches + 1).to(tl.int64)
-
-
-@triton.jit
-def listed_ids(table, index):
-    """Return the ids in some entries: -1 for empty ones."""
-    keys = tl.load(table.keys + index, mask=index < table.size, other=0)
-    return ((keys >> 32) - 1).to(tl.int32)
-
-
-@triton.jit
-def longest_matches(table, entry, mask):
-    """Return the longest match of DRY in some entries; -1: none."""
-    return tl.load(table.keys + entry, mask=mask, other=0).to(tl.int32) - 1
-
-
-@triton.jit
-def _first_entry(ids, table):
-    hashed = ids.to(tl.uint32) * _MULTIPLIER
-    entry = ((hashed.to(tl.int64) * table.size) >> 32).to(tl.int32)
-    return tl.where(table.size == table.vocab_size, ids, entry)
-
-
-@triton.jit
-def insert_keys(keys, mask, table):
-    """Insert keys into the table of a row, where no key has the same id and a match as long.
-
-    An id with a shorter match is replaced. A smaller id makes room, and is inserted further on.
-    """
-    entry = _first_entry(((keys >> 32) - 1).to(tl.int32), table)
-    present = tl.load(table.keys + entry, mask=mask, other=0)
-    active = (mask & (((present >> 32) != (keys >> 32)) | (present < keys))).to(tl.int32)
-    while tl.max(active, 0) > 0:
-        present = tl.atomic_max(table.keys + entry, keys, mask=active > 0, sem="relaxed")
-        active &= ((present != 0) & ((present >> 32) != (keys >> 32))).to(tl.int32)
-        keys = tl.minimum(keys, present)
-        entry = tl.where(entry + 1 < table.size, entry + 1, 0)
-
-
-@triton.jit
-def find_entries(ids, mask, table):
-    """Return the entries of ids; -1 for missing ones."""
-    entry = _first_entry(ids, table)
-    found = tl.zeros_like(ids) - 1
-    active = (mask & (table.size > 0)).to(tl.int32)
-    while tl.max(active, 0) > 0:
-        present = (tl.load(table.keys + entry, mask=active > 0, other=0) >> 32) - 1
-        found = tl.where((active > 0) & (present == ids), entry, found)
-        active &= (present > ids).to(tl.int32)
-        entry = tl.where(entry + 1 < table.size, entry + 1, 0)
-    return found
-
-
-# Matches of DRY: how many tokens in front of each place equal the last ones of the history, read backwards.
-#
-# A lane goes through neighbouring places from the newest on, and never back over a token that it has compared: while
-# a place lies within the last match, its own match is known from that of the history's end with itself, up to the end
-# of that match (the Z algorithm; Gusfield 1997, "Algorithms on Strings, Trees and Sequences", 1.4). So a lane takes
-# at most two steps a place, and one for each token of the longest match, whatever repeats.
-
-OVERLAPS = tl.constexpr(256)
-"""Matches of the history's end with itself that are known. Places further behind the last match begin anew."""
-_STEPS = tl.constexpr(8)
-"""Tokens in front of each place of the history's end that are compared together."""
-_BREAKERS = tl.constexpr(8)
-"""Breakers that are compared together with a block of tokens."""
-_SHARE = tl.constexpr(16)
-"""A lane has at least one place for so many tokens of the longest match."""
-
-
-@triton.jit
-def is_breaker(tokens, row, dry):
-    """Return whether each token of a block is a breaker of the row's request."""
-    found = tl.zeros_like(tokens)
-    count = tl.load(dry.num_breakers + row.slot)
-    for start in range(0, count, _BREAKERS):
-        index = start + tl.arange(0, _BREAKERS)
-        breakers = tl.load(dry.breakers + row.slot * dry.room + index, mask=index < count, other=-1)
-        found += tl.sum((tokens[:, None] == breakers[None, :]).to(tl.int32), 1)
-    return found > 0
-
-
-@triton.jit
-def longest_match(size, row, history, drafts, dry):
-    """Return how long a match may be: up to the last breaker or placeholder, and to the largest power.
-
-    :param size: number of tokens that are searched.
-    """
-    limit = tl.minimum(size, tl.load(dry.max_match + row.slot))
-    longest = limit
-    start = size * 0
-    while (start < limit) & (longest == limit):
-        back = start + tl.arange(0, OVERLAPS)
-        tokens = token_before(back, size, row, history, drafts)
-        ends = ((tokens < 0) | is_breaker(tokens, row, dry)) & (back < limit)
-        longest = tl.minimum(longest, tl.min(tl.where(ends, back, limit), 0))
-        start += OVERLAPS
-    return longest
-
-
-@triton.jit
-def find_overlaps(longest, size, row, history, drafts):
-    """Return the match of the history's end with itself, by the distance: [OVERLAPS]."""
-    distance = tl.arange(0, OVERLAPS)
-    length = tl.zeros_like(distance)
-    active = ((distance > 0) & (distance < longest)).to(tl.int32)
-    step = size * 0
-    while (step < longest) & (tl.max(active, 0) > 0):
-        number = step + tl.arange(0, _STEPS)
-        last = token_before(number, size, row, history, drafts)
-        earlier = token_before(distance[:, None] + number[None, :], size, row, history, drafts)
-        differs = (earlier != last[None, :]) | (number >= longest)[None, :]
-        run = tl.min(tl.where(differs, (number - step)[None, :], _STEPS), 1)
-        length += active * run
-        active &= (run == _STEPS).to(tl.int32)
-        step += _STEPS
-    return length
-
-
-@triton.jit
-def insert_matches(part, parts, row, history, drafts, dry, ends, table, config: tl.constexpr):
-    """Insert the ids that have a cost, with the lengths of their matches, in turns with the row's other programs."""
-    LANES: tl.constexpr = config.LANES
-    size = tl.minimum(row.num_tokens + row.step, tl.load(dry.last_n + row.slot))
-    longest = tl.load(ends.lengths + row.row)
-    if longest >= tl.load(dry.allowed_length + row.slot):
-        places = tl.maximum(longest // _SHARE, config.PLACES)
-        for start in range(part * LANES * places, size, parts * LANES * places):
-            first = start + tl.arange(0, LANES) * places
-            _insert_lanes(first, places, size, longest, row, history, drafts, dry, ends, table)
-
-
-@triton.jit
-def _insert_lanes(first, places, size, longest, row, history, drafts, dry, ends, table):
-    """Insert the ids at some places behind the first one of each lane.
-
-    ``place`` is the distance of a token from the last one. The tokens in front of it begin at ``place + 1``; those
-    from ``match`` to ``compared`` equal the last ones.
-    """
-    overlaps = ends.overlaps + row.row * OVERLAPS
-    allowed_length = tl.load(dry.allowed_length + row.slot)
-    place = first
-    last_place = tl.minimum(first + places, size)
-    match = first + 1
-    compared = first + 1
-    last_key = tl.zeros_like(first).to(tl.int64)
-    active = (place < last_place).to(tl.int32)
-    while tl.max(active, 0) > 0:
-        begin = place + 1
-        is_inside = (begin > match) & (begin - match < OVERLAPS)
-        compared = tl.where((begin > match) & (is_inside == 0), begin, compared)
-        known = tl.load(overlaps + begin - match, mask=(active > 0) & is_inside, other=size)
-        is_known = known < compared - begin
-        matched = compared - begin
-        is_open = (active > 0) & (matched < longest)
-        expected = token_before(tl.where(is_open, matched, -1), size, row, history, drafts)
-        earlier = token_before(compared, size, row, history, drafts)
-        is_longer = (expected >= 0) & (expected == earlier) & (is_known == 0)
-        length = tl.where(is_known, known, matched)
-        match = tl.where(is_known, match, begin)
-        compared += is_longer.to(tl.int32)
-        is_over = (active > 0) & (is_longer == 0)
-        has_cost = is_over & (length >= allowed_length)
-        if tl.max(has_cost.to(tl.int32), 0) > 0:
-            tokens = token_before(place, size, row, history, drafts)
-            keys = new_keys(tokens, length)
-            has_cost &= (tokens >= 0) & (keys != last_key)
-            has_cost &= is_breaker(tokens, row, dry) == 0
-            insert_keys(keys, has_cost, table)
-            last_key = tl.where(has_cost, keys, last_key)
-        place += is_over.to(tl.int32)
-        begin = place + 1
-        match = tl.where(begin > compared, begin, match)
-        compared = tl.maximum(begin, compared)
-        active = (place < last_place).to(tl.int32)
-
-
-# Costs of DRY for the ids of a row.
-
-
-@triton.jit
-def load_multiplier(row, dry, flags, config):
-    """Load the multiplier of DRY of a row's request; 0 where it is off."""
-    multiplier = 0.0
-    if config.HAS_LISTS:
-        multiplier = tl.load(dry.multiplier + row.slot, mask=(flags & DRY) != 0, other=0.0)
-    return multiplier
-
-
-@triton.jit
-def dry_costs(entry, mask, row, multiplier, dry, table):
-    """Return the cost [n] of DRY of the ids in entries of a row's table, 0 where there is none.
-
-    The power is computed in float64 by squaring.
-    """
-    longest = longest_matches(table, entry, mask & (entry >= 0))
-    has_cost = longest >= 0
-    rest = tl.where(has_cost, longest - tl.load(dry.allowed_length + row.slot), 0)
-    factor = tl.load(dry.base + row.slot).to(tl.float64)
-    cost = tl.zeros_like(entry).to(tl.float64) + 1.0
-    while tl.max(rest, 0) > 0:
-        cost *= tl.where((rest & 1) != 0, factor, 1.0)
-        factor *= factor
-        rest >>= 1
-    return tl.where(has_cost, (cost * multiplier.to(tl.float64)).to(tl.float32), 0.0)
-
-
-# Repetition, frequency and presence penalties of a row.
+# Penalties of a row, and the ids that masks, stop ids or bad words forbid.
 
 
 class RowPenalties(NamedTuple):
@@ -668,62 +322,22 @@ class RowPenalties(NamedTuple):
     repetition: Any
     frequency: Any
     presence: Any
-    last_n: Any
-    """int32: number of tokens that are counted; negative: all."""
 
 
 @triton.jit
-def load_penalties(slot, penalties, flags):
+def load_penalties(slot, slots, flags):
     """Return the :class:`RowPenalties` of a request."""
     is_any = (flags & PENALTIES) != 0
     return RowPenalties(
-        tl.load(penalties.repetition + slot, mask=is_any, other=1.0),
-        tl.load(penalties.frequency + slot, mask=is_any, other=0.0),
-        tl.load(penalties.presence + slot, mask=is_any, other=0.0),
-        tl.load(penalties.last_n + slot, mask=(flags & LAST_N) != 0, other=-1),
+        tl.load(slots.repetition + slot, mask=is_any, other=1.0),
+        tl.load(slots.frequency + slot, mask=is_any, other=0.0),
+        tl.load(slots.presence + slot, mask=is_any, other=0.0),
     )
 
 
 @triton.jit
-def walks_table(penalties, flags):
-    """Return whether the edited ids of a row all stand in its table, but for lists and masks.
-
-    That is so with a window of penalties, and with DRY without penalties.
-    """
-    is_walked = flags < 0
-    if flags & (LAST_N | DRY) != 0:
-        is_asked = tl.where(penalties.repetition != 1.0, 1, 0)
-        is_asked = tl.where(penalties.frequency != 0.0, 1, is_asked)
-        is_asked = tl.where(penalties.presence != 0.0, 1, is_asked)
-        is_walked = (penalties.last_n >= 0) | (is_asked == 0)
-    return is_walked
-
-
-@triton.jit
-def count_ids(ids, entry, counts, row, penalties, table, drafts, flags, config):
-    """Return (how often each id of a block [n] is in the output, whether it is in prompt or output).
-
-    Where the penalties count the last tokens alone, both are of these.
-
-    :param entry: of each id in ``table``; -1 or beyond the table: none.
-    """
-    times = (counts >> OUTPUT_SHIFT) + count_drafts(ids, row.step, row, drafts)
-    if config.HAS_LISTS:
-        if flags & LAST_N != 0:
-            if penalties.last_n >= 0:
-                is_listed = (entry >= 0) & (entry < table.size)
-                counts = tl.load(table.counts + entry, mask=is_listed, other=0)
-                times = counts >> OUTPUT_SHIFT
-    return times, (times > 0) | ((counts & IN_PROMPT) != 0)
-
-
-@triton.jit
 def apply_penalties(value, times, occurs, penalties):
-    """Return logits with their penalties, each step rounded to float32: the launch is compiled without fused products.
-
-    :param times: how often each id is in the output.
-    :param occurs: whether each id is in prompt or output.
-    """
+    """Return logits with their penalties, each step rounded to float32: it is compiled without fused products."""
     divided = tl.div_rn(value, tl.zeros_like(value) + penalties.repetition)
     repeated = tl.where(value > 0, divided, value * penalties.repetition)
     value = tl.where(occurs, repeated, value)
@@ -731,250 +345,150 @@ def apply_penalties(value, times, occurs, penalties):
     return tl.where(times > 0, frequent - penalties.presence, value)
 
 
-# Ids of a row that masks, stop ids or bad words forbid.
-
-
 @triton.jit
-def load_restricted(row, masks, flags):
+def load_restricted(row, slots, flags):
     """Load whether the request of a row has an allow-list."""
     has_masks = row.has_request & ((flags & ALLOWED) != 0)
-    return tl.load(masks.is_restricted + row.slot, mask=has_masks, other=0).to(tl.int32) != 0
+    return tl.load(slots.is_restricted + row.slot, mask=has_masks, other=0).to(tl.int32) != 0
 
 
 @triton.jit
-def _allowed_bits(ids, mask, row, masks, is_restricted, flags):
+def _allowed_bits(ids, mask, row, slots, bitmask, is_restricted, flags):
     """Return words whose lowest bit says whether each id of a block is allowed."""
     offset = ids >> 5
     words = ((row.vocab_size + 31) >> 5).to(tl.int64)
-    bitmask_words = tl.load(
-        masks.bitmask + row.row * masks.bitmask_stride + offset,
-        mask=mask & ((flags & BITMASK) != 0),
-        other=-1,
-    )
-    allowed_words = tl.load(masks.allowed + row.slot * words + offset, mask=mask & is_restricted, other=-1)
-    return (bitmask_words & allowed_words) >> (ids & 31)
+    own_mask = bitmask.words + row.row * bitmask.row_stride + offset
+    own_words = tl.load(own_mask, mask=mask & ((flags & BITMASK) != 0), other=-1)
+    allowed_words = tl.load(slots.allowed + row.slot * words + offset, mask=mask & is_restricted, other=-1)
+    return (own_words & allowed_words) >> (ids & 31)
 
 
 @triton.jit
-def banned_ids(first, row, history, drafts, words, WORDS: tl.constexpr):
-    """Return (the last ids of some bad words, whether the output ends with the preceding ids): [WORDS] each.
-
-    :param first: number of the first bad word.
-    """
+def banned_ids(first, row, slots, drafts, WORDS: tl.constexpr):
+    """Return (the last ids of some bad words, whether the output ends with the preceding ids): [WORDS] each."""
     word = first + tl.arange(0, WORDS)
-    mask = word < tl.load(words.count + row.slot)
-    offset = row.slot * words.room + word
-    length = tl.load(words.lengths + offset, mask=mask, other=0)
-    end = words.ids + (offset + 1) * words.longest - 1
+    mask = word < tl.load(slots.num_bad + row.slot)
+    offset = row.slot * slots.max_words + word
+    length = tl.load(slots.bad_lens + offset, mask=mask, other=0)
+    end = slots.bad_words + (offset + 1) * slots.longest_word - 1
     is_banned = mask & (length > 0) & (length <= row.num_output + 1)
+    history = slots.history + row.slot * slots.max_tokens
     for back in range(1, tl.max(length, 0)):
-        history_index = row.num_tokens + row.step - back  # of the token ``back`` steps before the next one
-        in_history = (history_index >= 0) & (history_index < row.num_tokens)
-        token = tl.load(
-            history.tokens + row.slot * history.max_tokens + history_index, mask=in_history, other=-1
-        )
+        place = row.num_tokens + row.step - back  # of the token ``back`` steps before the next one
+        in_history = (place >= 0) & (place < row.num_tokens)
+        token = tl.load(history + place, mask=in_history, other=-1)
         if drafts.ids is not None:
-            token = tl.where(in_history, token, draft_id(row, drafts, history_index - row.num_tokens))
+            token = tl.where(in_history, token, draft_id(row, drafts, place - row.num_tokens))
         expected = tl.load(end - back, mask=mask & (back < length), other=-1)
         is_banned &= (back >= length) | (expected == token)
     return tl.load(end, mask=mask, other=-1), is_banned
 
 
 @triton.jit
-def is_forbidden(ids, mask, counts, row, is_restricted, history, drafts, masks, words, flags, config):
-    """Return whether masks, stop ids or bad words forbid each id of a block [n].
-
-    :param counts: the words of counts of the ids.
-    """
+def is_forbidden(ids, mask, counts, row, is_restricted, slots, bitmask, drafts, flags, config):
+    """Return whether masks, stop ids or bad words forbid each id of a block [n]."""
     forbidden = tl.zeros_like(mask)
     if flags & (ALLOWED | BITMASK) != 0:
-        forbidden = (_allowed_bits(ids, mask, row, masks, is_restricted, flags) & 1) == 0
+        forbidden = (_allowed_bits(ids, mask, row, slots, bitmask, is_restricted, flags) & 1) == 0
     if config.HAS_LISTS:
         forbidden |= ((counts & IS_STOP) != 0) & row.is_early
         if flags & BAD_WORDS != 0:
             if tl.max(counts & ENDS_BAD_WORD, 0) > 0:
-                for first in range(0, tl.load(words.count + row.slot), config.WORDS):
-                    last, is_banned = banned_ids(first, row, history, drafts, words, config.WORDS)
+                for first in range(0, tl.load(slots.num_bad + row.slot), config.WORDS):
+                    last, is_banned = banned_ids(first, row, slots, drafts, config.WORDS)
                     meets = (ids[:, None] == last[None, :]) & is_banned[None, :]
                     forbidden |= tl.max(meets.to(tl.int32), 1) > 0
-        forbidden = tl.where(row.forced >= 0, ids != row.forced, forbidden)
     return forbidden
 
 
 @triton.jit
-def forbid_listed(row, history, drafts, stops, words, flags, config: tl.constexpr):
+def forbid_listed(row, slots, drafts, flags, config: tl.constexpr):
     """Write -inf to the last ids of bad words that a token would complete, and to stop ids before ``min_tokens``."""
     if row.is_early:
-        count = tl.load(stops.count + row.slot)
+        count = tl.load(slots.num_stop + row.slot)
         for start in range(0, count, config.IDS):
             index = start + tl.arange(0, config.IDS)
-            ids = tl.load(stops.ids + row.slot * stops.room + index, mask=index < count, other=-1)
+            ids = tl.load(slots.stop_ids + row.slot * slots.max_stop + index, mask=index < count, other=-1)
             tl.store(row.base + ids, -float("inf"), mask=(ids >= 0) & (ids < row.vocab_size))
     if flags & BAD_WORDS != 0:
-        for first in range(0, tl.load(words.count + row.slot), config.IDS):
-            ids, is_banned = banned_ids(first, row, history, drafts, words, config.IDS)
+        for first in range(0, tl.load(slots.num_bad + row.slot), config.IDS):
+            ids, is_banned = banned_ids(first, row, slots, drafts, config.IDS)
             mask = is_banned & (ids >= 0) & (ids < row.vocab_size)
             tl.store(row.base + ids, -float("inf"), mask=mask)
 
 
 # Edits of the ids that occur in a request, of its bias list, and of the drafts before a row.
-#
-# Reads of each id one word of counts, one of each mask and the logit, which it writes.
 
 
 @triton.jit
-def edit_ids(
-    part,
-    row,
-    occurrences,
-    penalties,
-    dry,
-    tables,
-    history,
-    drafts,
-    masks,
-    words,
-    division,
-    flags,
-    config: tl.constexpr,
-):
-    """Apply penalties and DRY to the ids of a row, in turns with its other programs.
-
-    These are the ids in prompt and output of the request, the first of which are loaded before their number is known;
-    or those in the table of the row, where no other id is edited.
-    """
+def edit_ids(part, row, slots, bitmask, drafts, division, flags, config: tl.constexpr):
+    """Apply penalties to the ids in prompt and output of a row's request, in turns with its other programs."""
     IDS: tl.constexpr = config.IDS
     start = part * IDS
     index = start + tl.arange(0, IDS)
-    id_list = occurrences.ids + row.slot * occurrences.room
-    row_counts = occurrences.counts + row.slot * row.vocab_size
-    ids = tl.load(id_list + index, mask=index < occurrences.room, other=-1)
-    count = tl.load(occurrences.num_ids + row.slot)
-    row_penalties = load_penalties(row.slot, penalties, flags)
-    is_restricted = load_restricted(row, masks, flags)
-    multiplier = load_multiplier(row, dry, flags, config)
-    repeats = ((row_penalties.repetition != 1.0) | (multiplier != 0.0)).to(tl.int32)
-    count = tl.where(
-        (repeats > 0) | (row_penalties.frequency != 0.0) | (row_penalties.presence != 0.0), count, 0
-    )
-    table = load_table(row, tables, flags)
-    num_listed = count  # nothing is read behind the list, which may be shorter than the table
-    if config.HAS_LISTS:
-        is_walked = walks_table(row_penalties, flags)
-        if is_walked:
-            num_listed = count * 0
-            count = table.size
-            ids = listed_ids(table, index)
+    id_list = slots.distinct + row.slot * slots.max_tokens
+    row_counts = slots.counts + row.slot * row.vocab_size
+    ids = tl.load(id_list + index, mask=index < slots.max_tokens, other=-1)
+    count = tl.load(slots.num_distinct + row.slot)
+    penalties = load_penalties(row.slot, slots, flags)
+    is_restricted = load_restricted(row, slots, flags)
+    repeats = (penalties.repetition != 1.0).to(tl.int32)
+    count = tl.where((repeats > 0) | (penalties.frequency != 0.0) | (penalties.presence != 0.0), count, 0)
     is_more = True
     while is_more:  # the first turn loads logits and counts before the number of ids is known
         mask = (index < count) & (ids >= 0) & (ids < row.vocab_size)
         counts = tl.load(row_counts + ids, mask=mask, other=0)
         value = load_logits(row, ids, mask)
-        forbidden = is_forbidden(
-            ids, mask, counts, row, is_restricted, history, drafts, masks, words, flags, config
-        )
-        times, occurs = count_ids(ids, index, counts, row, row_penalties, table, drafts, flags, config)
+        forbidden = is_forbidden(ids, mask, counts, row, is_restricted, slots, bitmask, drafts, flags, config)
+        times = (counts >> OUTPUT_SHIFT) + count_drafts(ids, row.step, row, drafts)
+        occurs = (times > 0) | ((counts & IN_PROMPT) != 0)
         mask &= ((counts & HAS_BIAS) == 0) & (forbidden == 0) & (repeats + times > 0)
-        value = apply_penalties(value, times, occurs, row_penalties)
-        if config.HAS_LISTS:
-            if multiplier != 0.0:
-                entry = index
-                if is_walked == 0:
-                    entry = find_entries(ids, mask, table)
-                value -= dry_costs(entry, mask, row, multiplier, dry, table)
-        store_logits(row, ids, value, mask)
+        store_logits(row, ids, apply_penalties(value, times, occurs, penalties), mask)
         start += division.of_ids * IDS
         index = start + tl.arange(0, IDS)
-        ids = tl.load(id_list + index, mask=index < num_listed, other=-1)
-        if config.HAS_LISTS:
-            if is_walked:
-                ids = listed_ids(table, index)
+        ids = tl.load(id_list + index, mask=index < count, other=-1)
         is_more = start < count
 
 
 @triton.jit
-def edit_biased(
-    row,
-    occurrences,
-    penalties,
-    dry,
-    tables,
-    bias,
-    history,
-    drafts,
-    masks,
-    words,
-    flags,
-    config: tl.constexpr,
-):
-    """Apply bias, penalties and DRY to the ids of a request's bias list."""
-    row_penalties = load_penalties(row.slot, penalties, flags)
-    multiplier = load_multiplier(row, dry, flags, config)
-    table = load_table(row, tables, flags)
-    is_restricted = load_restricted(row, masks, flags)
-    count = tl.load(bias.count + row.slot)
-    offset = row.slot * bias.room
+def edit_biased(row, slots, bitmask, drafts, flags, config: tl.constexpr):
+    """Apply bias and penalties to the ids of a request's bias list."""
+    penalties = load_penalties(row.slot, slots, flags)
+    is_restricted = load_restricted(row, slots, flags)
+    count = tl.load(slots.num_bias + row.slot)
+    offset = row.slot * slots.max_bias
     for start in range(0, count, config.IDS):
         index = start + tl.arange(0, config.IDS)
-        ids = tl.load(bias.ids + offset + index, mask=index < count, other=-1)
-        added = tl.load(bias.added + offset + index, mask=index < count, other=0.0)
+        ids = tl.load(slots.bias_ids + offset + index, mask=index < count, other=-1)
+        added = tl.load(slots.bias + offset + index, mask=index < count, other=0.0)
         mask = (ids >= 0) & (ids < row.vocab_size)
-        counts = tl.load(occurrences.counts + row.slot * row.vocab_size + ids, mask=mask, other=0)
+        counts = tl.load(slots.counts + row.slot * row.vocab_size + ids, mask=mask, other=0)
         value = load_logits(row, ids, mask)
-        forbidden = is_forbidden(
-            ids, mask, counts, row, is_restricted, history, drafts, masks, words, flags, config
-        )
-        entry = find_entries(ids, mask, table)
-        times, occurs = count_ids(ids, entry, counts, row, row_penalties, table, drafts, flags, config)
-        value = apply_penalties(value + added, times, occurs, row_penalties)
-        if multiplier != 0.0:
-            value -= dry_costs(entry, mask, row, multiplier, dry, table)
+        forbidden = is_forbidden(ids, mask, counts, row, is_restricted, slots, bitmask, drafts, flags, config)
+        times = (counts >> OUTPUT_SHIFT) + count_drafts(ids, row.step, row, drafts)
+        occurs = (times > 0) | ((counts & IN_PROMPT) != 0)
+        value = apply_penalties(value + added, times, occurs, penalties)
         store_logits(row, ids, value, mask & (forbidden == 0))
 
 
 @triton.jit
-def edit_drafted(
-    row,
-    occurrences,
-    penalties,
-    dry,
-    tables,
-    history,
-    drafts,
-    masks,
-    words,
-    flags,
-    config: tl.constexpr,
-):
-    """Apply penalties and DRY once to each draft before a row that is neither in the request nor in its bias list.
-
-    Drafts of a row whose table is walked stand there.
-    """
-    row_penalties = load_penalties(row.slot, penalties, flags)
-    multiplier = load_multiplier(row, dry, flags, config)
-    table = load_table(row, tables, flags)
-    is_restricted = load_restricted(row, masks, flags)
-    num_drafts = tl.where(walks_table(row_penalties, flags), 0, row.step)
-    for start in range(0, num_drafts, config.IDS):
+def edit_drafted(row, slots, bitmask, drafts, flags, config: tl.constexpr):
+    """Apply penalties once to each draft before a row that is neither in the request nor in its bias list."""
+    penalties = load_penalties(row.slot, slots, flags)
+    is_restricted = load_restricted(row, slots, flags)
+    for start in range(0, row.step, config.IDS):
         index = start + tl.arange(0, config.IDS)
         is_draft = (index < row.step) & (row.draft + index < drafts.count)
         ids = load_draft_ids(row, drafts, index, is_draft)
         mask = ids >= 0
-        counts = tl.load(occurrences.counts + row.slot * row.vocab_size + ids, mask=mask, other=0)
+        counts = tl.load(slots.counts + row.slot * row.vocab_size + ids, mask=mask, other=0)
         value = load_logits(row, ids, mask)
-        forbidden = is_forbidden(
-            ids, mask, counts, row, is_restricted, history, drafts, masks, words, flags, config
-        )
-        entry = find_entries(ids, mask, table)
-        times, occurs = count_ids(ids, entry, counts, row, row_penalties, table, drafts, flags, config)
-        drafts_before = count_drafts(ids, index, row, drafts)
-        mask &= (
-            (drafts_before == 0) & ((counts & (HAS_BIAS | IN_PROMPT)) == 0) & ((counts >> OUTPUT_SHIFT) == 0)
-        )
-        value = apply_penalties(value, times, occurs, row_penalties)
-        if multiplier != 0.0:
-            value -= dry_costs(entry, mask, row, multiplier, dry, table)
-        store_logits(row, ids, value, mask & (forbidden == 0))
+        forbidden = is_forbidden(ids, mask, counts, row, is_restricted, slots, bitmask, drafts, flags, config)
+        times = (counts >> OUTPUT_SHIFT) + count_drafts(ids, row.step, row, drafts)
+        occurs = (times > 0) | ((counts & IN_PROMPT) != 0)
+        is_new = (count_drafts(ids, index, row, drafts) == 0) & ((counts >> OUTPUT_SHIFT) == 0)
+        mask &= is_new & ((counts & (HAS_BIAS | IN_PROMPT)) == 0)
+        store_logits(row, ids, apply_penalties(value, times, occurs, penalties), mask & (forbidden == 0))
 
 
 # Writes -inf to the ids of a row that a mask leaves out, tile by tile.
@@ -984,7 +498,6 @@ def edit_drafted(
 def _forbid_ids(base, words, size, all_of_them, TILE: tl.constexpr, VECTOR: tl.constexpr):
     """Write -inf to single forbidden ids of a tile.
 
-    :param size: ids in the tile.
     :param all_of_them: whether to write also the ids of entirely forbidden vectors.
 
     A lane has the same bit of every word, and all its addresses differ by constants: a few instructions for 32 ids.
@@ -1035,14 +548,6 @@ def forbid_unset(part, parts, base, words, vocab_size, config: tl.constexpr):
 
 
 @triton.jit
-def forbid_others(part, parts, base, forced, vocab_size, config: tl.constexpr):
-    """Write -inf to every id but one: tiles in turns with the other programs."""
-    for start in range(part * config.TILE, vocab_size, parts * config.TILE):
-        index = start + tl.arange(0, config.TILE)
-        tl.store(base + index, -float("inf"), mask=(index < vocab_size) & (index != forced))
-
-
-@triton.jit
 def _fetch(addresses, mask):
     """Have the sectors at some addresses brought into the L2, without waiting for them."""
     tl.inline_asm_elementwise(
@@ -1055,44 +560,12 @@ def _fetch(addresses, mask):
     )
 
 
-# Bitmasks, allowed ids, bad words, early stops, biases and penalties, in place, by programs without order.
-#
-# A row has programs that take the ids that occur in its request, one that takes its lists and drafts, and some that
-# take tiles of ids where there are masks. Which are there, the host knows; a program without anything to do ends at
-# once. Of the logits nothing is read or written but what is edited. Masks are read once, from memory, and -inf is
-# written where they say so.
-#
-# Each id has one owner, so the programs of a row need no order: every program that forbids an id writes -inf to it,
-# and the others leave it alone; otherwise the program of the bias list edits its ids, and the programs of the
-# occurring ids edit the rest. One word of ``counts`` tells the owner.
-
-
 @triton.jit(**UNSPECIALIZED)
-def process_logits(
-    flags,
-    division,
-    rows,
-    logits,
-    occurrences,
-    penalties,
-    masks,
-    history,
-    drafts,
-    bias,
-    stops,
-    words,
-    dry,
-    tables,
-    config: tl.constexpr,
-):
+def process_logits(flags, division, rows, logits, slots, bitmask, drafts, config: tl.constexpr):
     """Each program applies a part of a row's edits. Grid (rows * parts), the parts of a row side by side.
 
-    The arguments that most calls read come first, side by side.
-
-    :param flags: bits such as ``LAST_N``: the kinds of edits in the call.
-    :param division: :class:`Division`; this module defines all groups except the logits'.
-    :param logits: :class:`~.arguments.Logits`, edited in place; V is the vocabulary of the slots.
-    :param config: :class:`~.arguments.ProcessConfig`.
+    :param flags: bits such as ``PENALTIES``: the kinds of edits in the call.
+    :param logits: :class:`~.rows.Logits`, edited in place.
     """
     programs = division.of_ids + division.of_lists + division.of_masks
     row = tl.program_id(0) // programs
@@ -1100,72 +573,29 @@ def process_logits(
     first_mask_part = division.of_ids + division.of_lists
     if part >= first_mask_part:
         tile = part - first_mask_part
-        forced = load_forced(row, rows, flags, config)
         row_number = row.to(tl.int64)
         base = logits.base + row_number * logits.row_stride
-        if forced >= 0:
-            forbid_others(tile, division.of_masks, base, forced, logits.vocab_size, config)
-        else:
-            if flags & BITMASK != 0:
-                bitmask_row = masks.bitmask + row_number * masks.bitmask_stride
-                forbid_unset(tile, division.of_masks, base, bitmask_row, logits.vocab_size, config)
-            if flags & ALLOWED != 0:
-                edited_row = load_row(row, logits, rows, drafts, history, stops, flags, config)
-                if load_restricted(edited_row, masks, flags):
-                    allowed = masks.allowed + edited_row.slot * ((logits.vocab_size + 31) >> 5)
-                    forbid_unset(tile, division.of_masks, base, allowed, logits.vocab_size, config)
+        if flags & BITMASK != 0:
+            words = bitmask.words + row_number * bitmask.row_stride
+            forbid_unset(tile, division.of_masks, base, words, logits.vocab_size, config)
+        if flags & ALLOWED != 0:
+            edited_row = load_row(row, logits, rows, drafts, slots, flags, config)
+            if load_restricted(edited_row, slots, flags):
+                words = slots.allowed + edited_row.slot * ((logits.vocab_size + 31) >> 5)
+                forbid_unset(tile, division.of_masks, base, words, logits.vocab_size, config)
     else:
-        edited_row = load_row(row, logits, rows, drafts, history, stops, flags, config)
+        edited_row = load_row(row, logits, rows, drafts, slots, flags, config)
         if edited_row.has_request:
             if part < division.of_ids:
-                edit_ids(
-                    part,
-                    edited_row,
-                    occurrences,
-                    penalties,
-                    dry,
-                    tables,
-                    history,
-                    drafts,
-                    masks,
-                    words,
-                    division,
-                    flags,
-                    config,
-                )
+                edit_ids(part, edited_row, slots, bitmask, drafts, division, flags, config)
             elif config.HAS_LISTS:
-                if (flags & (BAD_WORDS | MIN_TOKENS) != 0) & (edited_row.forced < 0):
-                    forbid_listed(edited_row, history, drafts, stops, words, flags, config)
+                if flags & (BAD_WORDS | MIN_TOKENS) != 0:
+                    forbid_listed(edited_row, slots, drafts, flags, config)
                 if flags & BIAS != 0:
-                    edit_biased(
-                        edited_row,
-                        occurrences,
-                        penalties,
-                        dry,
-                        tables,
-                        bias,
-                        history,
-                        drafts,
-                        masks,
-                        words,
-                        flags,
-                        config,
-                    )
+                    edit_biased(edited_row, slots, bitmask, drafts, flags, config)
                 if drafts.ids is not None:
-                    if flags & (PENALTIES | DRY) != 0:
-                        edit_drafted(
-                            edited_row,
-                            occurrences,
-                            penalties,
-                            dry,
-                            tables,
-                            history,
-                            drafts,
-                            masks,
-                            words,
-                            flags,
-                            config,
-                        )
+                    if flags & PENALTIES != 0:
+                        edit_drafted(edited_row, slots, bitmask, drafts, flags, config)
 
 
 # Appends the tokens of a step to the histories of requests, and counts their ids.
@@ -1187,10 +617,6 @@ def append_tokens(rows, tokens, slots):
 
     Left out are negative tokens, tokens that are no int32, tokens beyond the limit of the slot, and rows whose slot is
     out of range. A token from V on takes its place in the history and is counted by no id.
-
-    :param rows: :class:`SlotRows`; this module defines all groups.
-    :param tokens: :class:`StepTokens`.
-    :param slots: :class:`GrowingHistory`.
     """
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(rows.row_index + row).to(tl.int64)
@@ -1212,170 +638,125 @@ def append_tokens(rows, tokens, slots):
                     tl.atomic_add(slots.num_tokens + slot, -1, sem="relaxed")
 
 
-# Empties the tables of the rows with a window of penalties or DRY, and finds what DRY compares with.
-#
-# Several programs a row, in turns; the first one reads the end of the history some times. Writes each entry of a
-# table.
+# The host side: flags and groups of arguments, variants, and the division of a row's work among programs.
 
-ENTRIES = tl.constexpr(1024)
-"""Entries that are emptied at once."""
-
-
-@triton.jit(**UNSPECIALIZED)
-def open_tables(
-    flags, parts, rows, logits, history, drafts, stops, penalties, dry, tables, ends, config: tl.constexpr
-):
-    """Each program empties a part of a row's table. Grid (rows * parts), the parts of a row side by side.
-
-    :param flags: bits such as ``LAST_N``: the kinds of edits in the call.
-    :param logits: :class:`~.arguments.Logits`, which are not read.
-    :param tables: :class:`IdTables`; this module defines all groups except the logits'.
-    :param config: :class:`~.arguments.ProcessConfig`.
-    """
-    row_number = tl.program_id(0) // parts
-    part = tl.program_id(0) % parts
-    row = load_row(row_number, logits, rows, drafts, history, stops, flags, config)
-    num_tokens = row.num_tokens + row.step
-    has_window = row.has_request & ((flags & LAST_N) != 0)
-    has_dry = row.has_request & ((flags & DRY) != 0)
-    window = tl.load(penalties.last_n + row.slot, mask=has_window, other=0)
-    multiplier = tl.load(dry.multiplier + row.slot, mask=has_dry, other=0.0)
-    searched = tl.load(dry.last_n + row.slot, mask=has_dry, other=0)
-    searched = tl.minimum(tl.where(multiplier != 0.0, searched, 0), num_tokens)
-    size = tl.minimum(tl.maximum(window, searched), num_tokens)
-    size = tl.minimum(2 * size, row.vocab_size)
-    offset = row.row * tables.room
-    for start in range(part * ENTRIES, size, parts * ENTRIES):
-        index = start + tl.arange(0, ENTRIES)
-        tl.store(tables.keys + offset + index, tl.zeros_like(index).to(tl.int64), mask=index < size)
-        if flags & LAST_N != 0:
-            tl.store(tables.counts + offset + index, tl.zeros_like(index), mask=index < size)
-    if part == 0:
-        tl.store(tables.sizes + row.row, size)
-        if searched > 0:
-            longest = longest_match(searched, row, history, drafts, dry)
-            overlaps = find_overlaps(longest, searched, row, history, drafts)
-            tl.store(ends.lengths + row.row, longest)
-            tl.store(ends.overlaps + row.row * OVERLAPS + tl.arange(0, OVERLAPS), overlaps)
+CONFIG = ProcessConfig()
+_FLAG_OF_FACT = {
+    "any_penalty": PENALTIES.value,
+    "any_bias": BIAS.value,
+    "any_allowed": ALLOWED.value,
+    "any_bad_words": BAD_WORDS.value,
+    "any_min_tokens": MIN_TOKENS.value,
+}
+_LISTS: int = BIAS.value | BAD_WORDS.value | MIN_TOKENS.value
+TABLES = tuple(field.name for field in fields(RequestTables))
+"""The tensors of slots."""
+_WARPS = 2
+_PROGRAMS = 16
+"""Upper limit of programs a multiprocessor that the ids which occur are divided among."""
+_MASK_PROGRAMS = 64
+"""Upper limit of programs a multiprocessor that masks are divided among."""
 
 
-# Counts the tokens in the window of penalties, by their entries in the tables of rows.
-#
-# Several programs a row, in turns and without order. Reads each token of the window once.
+def edit_flags(facts: EditFacts, *, has_bitmask: bool) -> int:
+    """Return the possible edits of a call as bits such as ``PENALTIES``."""
+    flags: int = sum(flag for name, flag in _FLAG_OF_FACT.items() if getattr(facts, name))
+    return flags | BITMASK.value if has_bitmask else flags
 
 
-@triton.jit(**UNSPECIALIZED)
-def count_window(parts, rows, logits, history, drafts, stops, penalties, tables, config: tl.constexpr):
-    """Each program counts some tokens of a row. Grid (rows * parts), the parts of a row side by side.
-
-    The arguments are those of :func:`open_tables`.
-    """
-    TOKENS: tl.constexpr = config.TOKENS
-    row_number = tl.program_id(0) // parts
-    part = tl.program_id(0) % parts
-    row = load_row(row_number, logits, rows, drafts, history, stops, LAST_N, config)
-    table = load_table(row, tables, LAST_N)
-    window = tl.load(penalties.last_n + row.slot, mask=row.has_request, other=0)
-    window = tl.minimum(window, row.num_tokens + row.step)
-    for start in range(part * TOKENS, window, parts * TOKENS):
-        back = start + tl.arange(0, TOKENS)
-        ids = token_before(back, window, row, history, drafts)
-        entry = find_entries(ids, ids >= 0, table)
-        is_output = back < row.num_output
-        tl.atomic_add(table.counts + entry, _ONE_OUTPUT, mask=(entry >= 0) & is_output, sem="relaxed")
-        tl.atomic_or(table.counts + entry, IN_PROMPT, mask=(entry >= 0) & (is_output == 0), sem="relaxed")
+def slot_groups(arguments: list[Any], tables: RequestTables) -> tuple[Slots, GrowingHistory]:
+    """Return the groups of the tensors of slots."""
+    named = dict(zip(TABLES, arguments, strict=True))
+    max_tokens, words = tables.history.shape[1], tables.bad_words.shape
+    slots = [named[name] for name in Slots._fields[:-5]]
+    widths = max_tokens, tables.bias_ids.shape[1], tables.stop_ids.shape[1], words[1], words[2]
+    growing = [named[name] for name in GrowingHistory._fields[:-2]]
+    return Slots(*slots, *widths), GrowingHistory(*growing, max_tokens, tables.counts.shape[1])
 
 
-# Inserts the ids in the window of penalties, and those that DRY makes dearer, into the tables of rows.
-#
-# Several programs a row, in turns and without order. Reads each token of the window once, and each token of the
-# history that DRY searches about twice.
+_REALS, _BOOLS = ("repetition", "frequency", "presence", "bias"), ("is_restricted",)
+_SLOTS = Slots(
+    *[FLOAT32 if name in _REALS else BOOL if name in _BOOLS else INT32 for name in Slots._fields[:-5]],
+    *[ANY_INT] * 5,
+)
 
 
-@triton.jit(**UNSPECIALIZED)
-def fill_tables(
-    flags, parts, rows, logits, history, drafts, stops, penalties, dry, tables, ends, config: tl.constexpr
-):
-    """Each program inserts some tokens of a row. Grid (rows * parts), the parts of a row side by side.
+class ProcessVariant(NamedTuple):
+    """The dtypes in the compilation of ``process_logits``."""
 
-    The arguments are those of :func:`open_tables`.
-    """
-    row_number = tl.program_id(0) // parts
-    part = tl.program_id(0) % parts
-    row = load_row(row_number, logits, rows, drafts, history, stops, flags, config)
-    table = load_table(row, tables, flags)
-    if row.has_request & (table.size > 0):
-        if flags & LAST_N != 0:
-            TOKENS: tl.constexpr = config.TOKENS
-            window = tl.minimum(tl.load(penalties.last_n + row.slot), row.num_tokens + row.step)
-            for start in range(part * TOKENS, window, parts * TOKENS):
-                back = start + tl.arange(0, TOKENS)
-                ids = token_before(back, window, row, history, drafts)
-                insert_keys(new_keys(ids, tl.zeros_like(ids) - 1), ids >= 0, table)
-        if flags & DRY != 0:
-            if tl.load(dry.multiplier + row.slot) != 0.0:
-                insert_matches(part, parts, row, history, drafts, dry, ends, table, config)
+    logits: torch.dtype
+    row_index: torch.dtype
+    drafts: tuple[torch.dtype, torch.dtype] | None = None
+    """Dtypes of the ids of drafts and of the offsets of their requests, where there are any."""
+    has_lists: bool = True
+    """Whether there may be drafts, or edits from lists; if not, the kernel is a short one."""
 
+    @classmethod
+    def of(cls, logits: torch.dtype, row_index: torch.dtype, drafts: Any, flags: int) -> ProcessVariant:
+        """Derive the variant of a call; ``drafts`` are None or their ids and offsets."""
+        dtypes = None if drafts is None else (drafts[0].dtype, drafts[1].dtype)
+        return cls(logits, row_index, dtypes, drafts is not None or flags & _LISTS != 0)
 
-# The ids that spent thinking budgets force. A program a row, before ``process_logits``.
-#
-# Reads the history backwards until it meets the newest start and the newest end, and writes one id.
-
-_PLACES = tl.constexpr(128)
-"""Tokens of a history that are looked at together."""
-
-
-@triton.jit
-def _tokens_since(mark, length, size, row, history, drafts):
-    """Return the number of tokens behind the newest occurrence of a sequence; ``size`` without one."""
-    found = size
-    start = size * 0
-    while (start < size) & (found == size):
-        back = start + tl.arange(0, _PLACES)
-        is_last = (back < size).to(tl.int32)
-        for step in range(length):
-            expected = tl.load(mark + length - 1 - step)
-            is_last &= (token_before(back + step, size, row, history, drafts) == expected).to(tl.int32)
-        found = tl.minimum(found, tl.min(tl.where(is_last > 0, back, size), 0))
-        start += _PLACES
-    return found
+    def placeholders(self) -> tuple[Any, ...]:
+        """Return the placeholders of the arguments of every call."""
+        drafts = StepDrafts()
+        if self.drafts is not None:
+            ids, offsets = (Pointer(dtype, aligned=False) for dtype in self.drafts)
+            drafts = StepDrafts(ids, ANY_INT, ANY_INT, offsets, ANY_INT)
+        return (
+            ANY_INT,
+            Division(ANY_INT, ANY_INT, ANY_INT),
+            SlotRows(Pointer(self.row_index, aligned=False), ANY_INT),
+            Logits(Pointer(self.logits, aligned=False), ANY_STRIDE, ANY_INT),
+            _SLOTS,
+            Bitmask(INT32, ANY_STRIDE),
+            drafts,
+        )
 
 
-@triton.jit
-def _num_begun(mark, most, size, row, history, drafts):
-    """Return how many ids of a sequence, at most ``most``, end the tokens of a row."""
-    count = size * 0
-    for length in range(1, most + 1):
-        is_begun = size * 0 + 1
-        for index in range(length):
-            token = token_before(length - 1 - index, size, row, history, drafts)
-            is_begun &= (token == tl.load(mark + index)).to(tl.int32)
-        count = tl.where(is_begun > 0, length, count)
-    return count
+class ProcessLaunches:
+    """The launches over logits on a device."""
 
+    def __init__(self, family: str, processors: int) -> None:
+        """Set the limits of programs."""
+        self._is_nvidia = family == "cuda"
+        self._max_programs, self._max_mask_programs = _PROGRAMS * processors, _MASK_PROGRAMS * processors
+        self._launches: dict[ProcessVariant, Launch] = {}
+        self._append_launches: dict[torch.dtype, Launch] = {}
 
-@triton.jit(**UNSPECIALIZED)
-def find_forced_ids(rows, logits, history, drafts, stops, thinking, forced_ids, config: tl.constexpr):
-    """Each program writes the forced id of a row, -1 where there is none. Grid (rows).
+    def append(self, row_index: torch.dtype) -> Launch:
+        """Return the launch that appends tokens, compiled for the current device and a dtype of ``row_index``."""
+        launch = self._append_launches.get(row_index)
+        if launch is None:
+            rows = SlotRows(Pointer(row_index, aligned=False), ANY_INT)
+            slots = GrowingHistory(*[INT32] * 6, ANY_INT, ANY_INT)
+            placeholders = rows, StepTokens(INT64, ANY_INT), slots
+            launch = Launch.compiled(append_tokens, {}, {"num_warps": 1}, placeholders)
+            self._append_launches[row_index] = launch
+        return launch
 
-    :param logits: :class:`~.arguments.Logits`, which are not read.
-    :param thinking: :class:`Thinking`; this module defines all groups except the logits'.
-    :param forced_ids: [rows] int32.
-    :param config: :class:`~.arguments.ProcessConfig`.
-    """
-    row_number = tl.program_id(0)
-    row = load_row(row_number, logits, rows, drafts, history, stops, THINKING, config)
-    budget = tl.load(thinking.budget + row.slot, mask=row.has_request, other=-1)
-    forced = row_number * 0 - 1
-    if budget >= 0:
-        size = row.num_tokens + row.step
-        start = thinking.start + row.slot * thinking.room
-        end = thinking.end + row.slot * thinking.room
-        num_end = tl.load(thinking.num_end + row.slot)
-        num_start = tl.load(thinking.num_start + row.slot)
-        since_start = _tokens_since(start, num_start, size, row, history, drafts)
-        since_end = _tokens_since(end, num_end, size, row, history, drafts)
-        if (since_start < since_end) & (tl.minimum(since_start, row.num_output) >= budget):
-            most = tl.minimum(num_end - 1, since_start)
-            forced = tl.load(end + _num_begun(end, most, size, row, history, drafts))
-    tl.store(forced_ids + row_number, forced)
+    def of(self, variant: ProcessVariant) -> Launch:
+        """Return the launch of a variant, compiled for the current device; its tokens can then be appended too."""
+        launch = self._launches.get(variant)
+        if launch is None:
+            self.append(variant.row_index)
+            config = CONFIG._replace(HAS_LISTS=variant.has_lists, IS_NVIDIA=self._is_nvidia)
+            options = {"num_warps": _WARPS, "enable_fp_fusion": False}
+            launch = Launch.compiled(process_logits, {"config": config}, options, variant.placeholders())
+            self._launches[variant] = launch
+        return launch
+
+    def divide(
+        self, rows: int, vocab_size: int, max_tokens: int, flags: int, *, has_drafts: bool
+    ) -> tuple[Grid, Division]:
+        """Return the grid of a call, and the division of a row's work among programs."""
+        id_programs = list_programs = mask_programs = 0
+        if flags & PENALTIES.value:
+            id_programs = max(1, min(-(-max_tokens // CONFIG.IDS), self._max_programs // rows))
+            list_programs = int(has_drafts)
+        if flags & _LISTS:
+            list_programs = 1
+        if flags & (ALLOWED.value | BITMASK.value):
+            mask_programs = max(1, min(-(-vocab_size // CONFIG.TILE), self._max_mask_programs // rows))
+        division = Division(id_programs, list_programs, mask_programs)
+        return (rows * sum(division), 1, 1), division

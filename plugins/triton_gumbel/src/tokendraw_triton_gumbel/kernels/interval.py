@@ -1,4 +1,29 @@
-"""The launch for rows with typical-p, XTC or temperature_last, whose kept set is an interval of values."""
+"""The launches for XTC and the filter order ``temperature_last``, whose kept set is an interval of values.
+
+A row of ``temperature_last`` has two temperatures: the filters look at 1, the draw at its own. XTC drops the likeliest
+tokens, so that the row keeps an interval of logits. In batches with such rows ``filter_params`` writes for each slot
+the temperature and the min-p that the filters look at, which launches 1 to 3 take in place of the row's own;
+``redraw_rows`` draws the rows that ask, from what these leave:
+
+* of a row with few candidates the list of launch 2, 1 KB. The ceiling of XTC, the token and the kept mass follow in
+  registers;
+* of another row its exact threshold. Each program of the row looks for the ceiling in the tiles whose maxima are likely
+  tokens, at most 1 / ``xtc_threshold`` of them, then weighs a part of the tiles between both ends, where granules reach
+  the lower one. The program that is done last draws. Its other programs end at once in all other rows.
+
+Only rows that ``redraw_rows`` draws need their exact thresholds; launch 2 marks them, and the others of the batch cost
+what they cost without such neighbours. XTC drops nothing unless two tokens are likely. Where top-p alone filters, the
+maxima of the tiles prove for most wide nuclei that the second token is not, and such rows are marked as done. A min-p
+behind top-p raises the threshold in ``redraw_rows``: the mass that is left is then not known, and if XTC asks for it
+too, one program of the row does all.
+
+A verification takes the same launches, with the rows of drafts behind the target's. XTC leaves drafts alone; the
+uniform of a row of the target is that of its own position. Where drafts are judged by probabilities, ``redraw_rows``
+also writes the greatest kept logit of each row and the kept mass relative to that, which ``weigh_blocks`` and
+``accept_drafts`` read in place of the largest logit and its mass. A score makes no fresh seeds, and XTC leaves rows
+without a seed alone there. With log-probabilities launch 1 sums each tile at both temperatures, and ``redraw_rows``
+leaves the sums as a draw at the row's own temperature would.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +32,6 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.arguments import TileStatistics
 from tokendraw_triton_gumbel.kernels.row_candidates import draw_candidate, weigh_tiles
 from tokendraw_triton_gumbel.kernels.rows import (
     DRAFT,
@@ -39,6 +63,20 @@ from tokendraw_triton_gumbel.kernels.values import (
     scaled,
     weigh,
 )
+
+
+class IntervalConfig(NamedTuple):
+    """Constants of ``redraw_rows``, the draw of rows with XTC or ``temperature_last``."""
+
+    FP64: bool
+    TILES: int
+    TILES_AT_ONCE: int
+    """Tiles of a row with many tokens that are read at once."""
+    VECTOR: int
+    SMALL_CANDIDATES: int
+    HAS_LOGPROBS: bool
+    """Whether kept masses at the row's temperature are wanted."""
+
 
 # Groups of arguments of the launches for XTC and the filter order ``temperature_last``.
 
@@ -108,10 +146,6 @@ def filter_params(row_params, temperature_last, out, slots, flags):
 
     A filter order of ``temperature_last`` has its min-p behind top-p. Without top-p the places give the same tokens,
     and min-p stays with the other filters.
-
-    :param row_params: :class:`~.arguments.RowParams`.
-    :param temperature_last: [slots] bool.
-    :param out: :class:`FilterParams`.
     """
     slot = tl.program_id(0) * SLOTS_PER_PROGRAM + tl.arange(0, SLOTS_PER_PROGRAM)
     inside = slot < slots
@@ -159,7 +193,6 @@ class RowChain(NamedTuple):
 def load_chain(slot, greedy, key, row_params, interval_params, flags, FP64: tl.constexpr):
     """Return the :class:`RowChain` of a row.
 
-    :param row_params: :class:`~.arguments.RowParams`; ``interval_params`` :class:`IntervalParams`.
     :param flags: with the bit DRAFT of a draft's row, which XTC leaves alone.
     """
     is_sampled = (greedy == 0).to(tl.int32)
@@ -216,26 +249,46 @@ def is_redrawn(chain, survey, scale, k, p, floor):
 # Reads the granules that reach the lower end, once for each weighing, and one tile for the draw.
 
 
+class TiledRow(NamedTuple):
+    """A row with many tokens, in memory."""
+
+    source: Any
+    """:class:`~.rows.RowAddress`."""
+    maxima: Any
+    """[tiles]; ``granules`` [tiles, 16]."""
+    granules: Any
+    sums: Any
+    """[tiles] float32 of scratch; ``arrivals`` counts the programs of the row that are done."""
+    arrivals: Any
+    tiles: Any
+
+
+class FilteredRow(NamedTuple):
+    """What the filters before have left of a row, and what the draw needs to know of it."""
+
+    threshold: Any
+    """The least kept logit, behind a min-p that stands behind top-p."""
+    is_raised: Any
+    """1 if that min-p raised it, so that ``mass`` counts some dropped tokens too."""
+    mass: Any
+    """Of the kept tokens, at the temperature of the filters; of a row with many tokens."""
+    max_logit: Any
+    scale: Any
+    """``log2(e) / T`` of the filters, as :func:`weigh` takes it."""
+    inverse: Any
+    """``1 / T`` of the draw."""
+
+
 @triton.jit(noinline=True)
-def _weigh_interval(
-    source,
-    granules,
-    sums,
-    first,
-    end,
-    low,
-    high,
-    origin,
-    scale,
-    VECTOR: tl.constexpr,
-    TILES_AT_ONCE: tl.constexpr,
-):
+def _weigh_interval(row, first, end, low, high, origin, scale, config: tl.constexpr):
     """Write what each tile from ``first`` to before ``end`` weighs in an interval.
 
-    :param source: the ``RowAddress``; ``granules`` [tiles, 16] of the row in memory, ``sums`` [tiles] float32.
     :param low: tokens from here upwards count, up to ``high``.
     :param origin: a logit x weighs ``exp((x - origin) / T)``; ``scale`` is ``log2(e) / T``, see :func:`weigh`.
     """
+    VECTOR: tl.constexpr = config.VECTOR
+    TILES_AT_ONCE: tl.constexpr = config.TILES_AT_ONCE
+    source, granules, sums = row.source, row.granules, row.sums
     VECTORS: tl.constexpr = TILE_SIZE // VECTOR
     vector = tl.arange(0, VECTORS)[None, :, None]
     granule = vector // (VECTORS // 2) * GRANULES_PER_HALF + vector % LANES // GRANULE_LANES
@@ -257,10 +310,7 @@ def _weigh_interval(
 
 @triton.jit
 def is_likely(x, max_logit, scale, mass, limit):
-    """Return whether each logit has at least the probability ``limit``, float64, and more than 0.
-
-    :param mass: of the kept tokens, relative to ``max_logit``; ``scale`` is ``log2(e) / T``, see :func:`weigh`.
-    """
+    """Return whether each logit has at least the probability ``limit``, float64, and more than 0."""
     probability = weigh(x, max_logit, scale).to(tl.float64) / mass.to(tl.float64)
     return (probability >= limit) & (probability > 0)
 
@@ -269,10 +319,7 @@ def is_likely(x, max_logit, scale, mass, limit):
 def _least_likely(source, maxima, tiles, threshold, max_logit, scale, mass, limit, TILES: tl.constexpr):
     """Return (number of kept tokens with at least the probability ``limit``; the least logit of these, or +inf).
 
-    Reads the tiles with such tokens, one at a time: at most ``1 / limit``.
-
-    :param mass: of the kept tokens, relative to ``max_logit``.
-    :param limit: float64.
+    Reads the tiles with such tokens, one at a time: at most ``1 / limit``, of the float64 ``limit``.
     """
     tile = tl.arange(0, TILES)
     maximum = tl.load(maxima + tile, mask=tile < tiles, other=float("-inf"))
@@ -292,15 +339,14 @@ def _least_likely(source, maxima, tiles, threshold, max_logit, scale, mass, limi
 
 
 @triton.jit
-def _draw_from_sums(source, sums, tiles, threshold, peak, inverse, key, flags, config: tl.constexpr):
-    """Draw a token of ``[threshold, peak]``: a tile by its weight, then a token in the tile.
+def _draw_from_sums(row, threshold, peak, inverse, key, flags, config: tl.constexpr):
+    """Draw a token of ``[threshold, peak]``: a tile by its sum, relative to ``peak``, then a token in the tile.
 
     Returns (token; what all tiles weigh).
-
-    :param sums: [tiles] in memory, relative to ``peak``.
     """
+    source = row.source
     tile = tl.arange(0, config.TILES)
-    weight = tl.load(sums + tile, mask=tile < tiles, other=0.0)
+    weight = tl.load(row.sums + tile, mask=tile < row.tiles, other=0.0)
     of_token, of_tile = streams_of(flags)
     noise = gumbel(key, tile, of_tile, config.FP64)
     score = tl.where(
@@ -324,94 +370,50 @@ def _part_of(tiles, TILES_AT_ONCE: tl.constexpr):
 
 
 @triton.jit(noinline=True)
-def draw_tiles(
-    source,
-    statistics,
-    sums,
-    arrivals,
-    tiles,
-    threshold,
-    is_raised,
-    mass,
-    max_logit,
-    filter_scale,
-    inverse,
-    chain,
-    key,
-    flags,
-    config: tl.constexpr,
-):
-    """Draw a row from its tiles, of which each program of the row weighs a part.
+def draw_tiles(row, filtered, chain, key, flags, config: tl.constexpr):
+    """Draw a :class:`TiledRow`, of whose tiles each program of the row weighs a part.
 
     Returns (token, or -1 where the earlier draw holds; the greatest kept logit; the kept mass, relative to that one;
     1 in the program that has to write the results, else 0).
-
-    :param statistics: :class:`~.arguments.TileStatistics` of the row; ``sums`` [tiles] of scratch.
-    :param arrivals: counts the programs of the row that are done.
-    :param mass: of the kept tokens at the temperature of the filters.
-    :param is_raised: 1 if the threshold was raised since, so that ``mass`` counts some dropped tokens too.
     """
     TILES: tl.constexpr = config.TILES
+    threshold, max_logit = filtered.threshold, filtered.max_logit
     token = tl.full((), -1, tl.int32)
     peak = max_logit
-    kept_mass = mass
+    kept_mass = filtered.mass
     # Where the mass is not known, one program does all: few rows have this combination of filters.
-    is_shared = 1 - is_raised * chain.applies
+    is_shared = 1 - filtered.is_raised * chain.applies
     is_finisher = (tl.program_id(1) == 0).to(tl.int32)
     if is_shared + is_finisher > 0:
-        first, end = _part_of(tiles, config.TILES_AT_ONCE)
+        first, end = _part_of(row.tiles, config.TILES_AT_ONCE)
         if is_shared == 0:
-            end = tiles
-            _weigh_interval(
-                source,
-                statistics.granules,
-                sums,
-                first,
-                end,
-                threshold,
-                max_logit,
-                max_logit,
-                filter_scale,
-                config.VECTOR,
-                config.TILES_AT_ONCE,
-            )
+            end = row.tiles
+            _weigh_interval(row, first, end, threshold, max_logit, max_logit, filtered.scale, config)
             tile = tl.arange(0, TILES)
-            kept_mass = tl.sum(tl.load(sums + tile, mask=tile < tiles, other=0.0), 0)
+            kept_mass = tl.sum(tl.load(row.sums + tile, mask=tile < row.tiles, other=0.0), 0)
             tl.debug_barrier()  # the sums were read
         if chain.applies > 0:
+            limit = chain.limit
             count, least = _least_likely(
-                source,
-                statistics.maxima,
-                tiles,
+                row.source,
+                row.maxima,
+                row.tiles,
                 threshold,
                 max_logit,
-                filter_scale,
+                filtered.scale,
                 kept_mass,
-                chain.limit,
+                limit,
                 TILES,
             )
             peak = tl.where(count > 1, least, max_logit)
         if chain.is_last + (peak < max_logit).to(tl.int32) > 0:
-            _weigh_interval(
-                source,
-                statistics.granules,
-                sums,
-                first,
-                end,
-                threshold,
-                peak,
-                peak,
-                inverse * LOG2_E,
-                config.VECTOR,
-                config.TILES_AT_ONCE,
-            )
+            _weigh_interval(row, first, end, threshold, peak, peak, filtered.inverse * LOG2_E, config)
             if is_shared > 0:
-                earlier = tl.atomic_add(arrivals, 1, sem="acq_rel")
+                # Releases this part's sums, and acquires those of the others in the program that is last.
+                earlier = tl.atomic_add(row.arrivals, 1, sem="acq_rel")
                 is_finisher = (earlier == tl.num_programs(1) - 1).to(tl.int32)
             if is_finisher > 0:
-                token, kept_mass = _draw_from_sums(
-                    source, sums, tiles, threshold, peak, inverse, key, flags, config
-                )
+                token, kept_mass = _draw_from_sums(row, threshold, peak, filtered.inverse, key, flags, config)
     return token, peak, kept_mass, is_finisher
 
 
@@ -423,20 +425,9 @@ def draw_tiles(
 
 
 @triton.jit
-def _draw_candidates(
-    lists,
-    row,
-    num_candidates,
-    threshold,
-    max_logit,
-    filter_scale,
-    inverse,
-    chain,
-    key,
-    flags,
-    config: tl.constexpr,
-):
+def _draw_candidates(lists, row, num_candidates, filtered, chain, key, flags, config: tl.constexpr):
     """Draw a row from its candidates; return (token, the greatest kept logit, the kept mass relative to that one)."""
+    threshold, max_logit, inverse = filtered.threshold, filtered.max_logit, filtered.inverse
     N: tl.constexpr = config.SMALL_CANDIDATES
     i = tl.arange(0, N)
     place = row.to(tl.int64) * N + i
@@ -445,8 +436,8 @@ def _draw_candidates(
     kept = (x >= threshold) & (x > float("-inf"))
     peak = max_logit
     if chain.applies > 0:
-        weight = tl.where(kept, weigh(x, max_logit, filter_scale), 0.0)
-        likely = kept & is_likely(x, max_logit, filter_scale, tl.sum(weight, 0), chain.limit)
+        weight = tl.where(kept, weigh(x, max_logit, filtered.scale), 0.0)
+        likely = kept & is_likely(x, max_logit, filtered.scale, tl.sum(weight, 0), chain.limit)
         if tl.sum(likely.to(tl.int32), 0) > 1:
             peak = tl.min(tl.where(likely, x, float("inf")), 0)
             kept &= x <= peak
@@ -460,10 +451,10 @@ def _draw_candidates(
 
 @triton.jit
 def _log_share(
-    statistics, first_tile, tiles, is_last, kept_mass, peak, max_logit, inverse, TILES: tl.constexpr
+    statistics, first_tile, tiles, is_last, kept_mass, peak, max_logit, inverse, config: tl.constexpr
 ):
     """Return the logarithm of the kept share of a row's mass at its temperature."""
-    tile = tl.arange(0, TILES)
+    tile = tl.arange(0, config.TILES)
     inside = tile < tiles
     maximum = tl.load(statistics.maxima + first_tile + tile, mask=inside, other=float("-inf"))
     total = tl.load(statistics.sums + first_tile + tile, mask=inside, other=0.0)
@@ -508,19 +499,10 @@ def redraw_rows(
 ):
     """Draw the rows again that ask for XTC or ``temperature_last``. Grid (rows, parts of a row with many tokens).
 
-    :param logits: :class:`~.arguments.Logits`; ``drafts`` :class:`~.arguments.DraftRows`,
-        behind them, which XTC leaves alone.
-    :param counts: :class:`~.arguments.Counts`.
-    :param statistics: :class:`~.arguments.TileStatistics` at the temperature of the filters;
-        ``raw_sums`` are those at the other one of 1 and the row's temperature. Afterwards they are at T = 1, and
-        ``sums`` at the row's temperature.
-    :param row_params: :class:`~.arguments.RowParams` of the requests.
-    :param interval_params: :class:`IntervalParams`.
-    :param lists: :class:`~.arguments.CandidateLists`, and ``summary``
-        :class:`~.arguments.RowSummary`, as launch 2 left them.
-    :param out: :class:`~.arguments.DrawResults`, read and written.
-    :param interval: :class:`KeptInterval`, written; ``kept`` :class:`KeptMasses`, written.
-    :param config: :class:`~.arguments.IntervalConfig`.
+    :param drafts: rows of drafts, behind those of ``logits``, which XTC leaves alone.
+    :param statistics: :class:`~.rows.TileStatistics` at the temperature of the filters; ``raw_sums`` are those at the
+        other one of 1 and the row's temperature. Afterwards they are at T = 1, and ``sums`` at the row's temperature.
+    :param summary: :class:`~.rows.RowSummary` as launch 2 left it, like ``lists``.
     """
     row, target_row = row_of(tl.program_id(0), drafts, counts)
     is_target = tl.full((), 1, tl.int32)
@@ -557,36 +539,14 @@ def redraw_rows(
         if num_candidates < 0:
             granules = statistics.granules + first_tile * GRANULES_PER_TILE
             mass = tl.load(summary.total_weight + row) * tl.exp(tl.load(out.log_kept + row))
-            token, peak, kept_mass, is_finisher = draw_tiles(
-                source,
-                TileStatistics(maxima, None, None, granules, None),
-                interval.sums + first_tile,
-                interval.arrivals + row,
-                counts.tiles,
-                threshold,
-                is_raised,
-                mass,
-                max_logit,
-                filter_scale,
-                inverse,
-                chain,
-                key,
-                flags,
-                config,
-            )
+            sums, arrivals = interval.sums + first_tile, interval.arrivals + row
+            tiled = TiledRow(source, maxima, granules, sums, arrivals, counts.tiles)
+            filtered = FilteredRow(threshold, is_raised, mass, max_logit, filter_scale, inverse)
+            token, peak, kept_mass, is_finisher = draw_tiles(tiled, filtered, chain, key, flags, config)
         elif is_finisher > 0:
+            filtered = FilteredRow(threshold, is_raised, None, max_logit, filter_scale, inverse)
             token, peak, kept_mass = _draw_candidates(
-                lists,
-                row,
-                num_candidates,
-                threshold,
-                max_logit,
-                filter_scale,
-                inverse,
-                chain,
-                key,
-                flags,
-                config,
+                lists, row, num_candidates, filtered, chain, key, flags, config
             )
         if token >= 0:
             tl.store(out.token_ids + row, token.to(tl.int64))
@@ -600,7 +560,7 @@ def redraw_rows(
                     peak,
                     max_logit,
                     inverse,
-                    config.TILES,
+                    config,
                 )
                 tl.store(out.log_kept + row, log_kept)
                 tl.store(interval.log_masses + row, tl.log(kept_mass))

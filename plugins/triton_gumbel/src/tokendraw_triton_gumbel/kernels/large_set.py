@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.arguments import (
-    ROUNDS,
-    DrawResults,
-    PassResults,
-    SearchScratch,
-    TileStatistics,
-)
+from tokendraw_triton_gumbel.kernels import large_set_passes as passes
 from tokendraw_triton_gumbel.kernels.bracket import (
     Bracket,
     bracket_after_pass,
@@ -19,34 +15,11 @@ from tokendraw_triton_gumbel.kernels.bracket import (
     store_bracket,
 )
 from tokendraw_triton_gumbel.kernels.large_set_passes import (
-    COLLECT_BRACKET,
-    COLLECT_SET,
-    COLUMNS,
-    COUNT_COLUMN,
-    FIND_KTH,
-    FIND_LARGER,
-    FIND_NUCLEUS,
-    FLOOR_THEN_NUCLEUS,
-    GOAL,
-    GOAL_BEFORE,
-    IS_EXACT,
-    KTH_THEN_NUCLEUS,
-    LOWER_LIMIT,
-    MAX_COLLECTED,
-    MAX_LATER_PARTS,
-    MAX_LOGIT,
-    NUM_COLLECTED,
-    ROUND,
-    SLOT,
-    SLOTS,
-    STATE_INTS,
-    STATE_REALS,
-    TARGET_MAX,
-    TARGET_MIN,
+    LargeRow,
+    SearchScratch,
     announce_pass,
     arrive,
     await_pass,
-    column_sum,
     counts_logits,
     draw_ticket,
     finish_row,
@@ -54,6 +27,7 @@ from tokendraw_triton_gumbel.kernels.large_set_passes import (
     may_collect,
     pass_over_part,
     place_pivots,
+    row_sum,
     start_nucleus,
 )
 from tokendraw_triton_gumbel.kernels.large_set_search import (
@@ -64,8 +38,32 @@ from tokendraw_triton_gumbel.kernels.large_set_search import (
     find_threshold,
     finish_collected_set,
 )
-from tokendraw_triton_gumbel.kernels.rows import EXACT, LEAST_KEPT, MANY_EXACT, ROW_EXACT, row_logits
+from tokendraw_triton_gumbel.kernels.rows import (
+    EXACT,
+    LEAST_KEPT,
+    MANY_EXACT,
+    ROW_EXACT,
+    DrawResults,
+    row_logits,
+)
 from tokendraw_triton_gumbel.kernels.values import GRANULES_PER_TILE, least_kept
+
+
+class LargeSetConfig(NamedTuple):
+    """Constants of launch 3, the draw of large sets."""
+
+    FP64: bool
+    TILES: int
+    EXACT_PARTS: int
+    """Parts of a row in later passes if the flags say EXACT, at most 16."""
+    WARPS: int
+    """Warps of a program, and tiles read at once."""
+    VECTOR: int
+    IS_ALIGNED: bool
+    """Whether every row begins at a multiple of 16 bytes."""
+    ULP_STEP: int
+    IS_NVIDIA: bool
+
 
 # Decides, in the program that ends a pass over a row, how to continue: draw, announce another pass, or search the
 # row.
@@ -73,7 +71,7 @@ from tokendraw_triton_gumbel.kernels.values import GRANULES_PER_TILE, least_kept
 # Reads 16 or 32 bytes a tile that the pass wrote, and what :mod:`.large_set_passes` reads; before another pass a sample
 # of 2048 logits. :mod:`.large_set_search` states its own reads.
 
-MOST_PASSES = ROUNDS
+MOST_PASSES = passes.ROUNDS
 """Passes of a row: each is announced in a round of the queue of its own."""
 _MAX_SET = tl.constexpr(7680)
 """Upper limit of logits from the bracket's low end upwards, for a list of all of them: in larger lists one program
@@ -81,134 +79,112 @@ searches for longer than passes take."""
 
 
 @triton.jit(noinline=True)
-def finish_pass(
-    source,
-    row,
-    rows,
-    statistics,
-    tiles,
-    scratch,
-    queue,
-    state,
-    results,
-    flags,
-    out,
-    config: tl.constexpr,
-):
+def finish_pass(row, rows, scratch, queue, flags, out, config: tl.constexpr):
     """Draw the row if its bracket decides the token; otherwise announce another pass, or search the row.
 
     The next pass collects the logits from the bracket's low end upwards if these are few and two filters end among
     them. It collects the logits in the bracket if these are few and the k-th value is searched for, or if the flags ask
     for the threshold and only the token is known.
 
-    :param source: the :class:`~.rows.RowAddress`; ``row`` its number; ``rows`` the number of rows, and of first passes.
-    :param statistics: the :class:`~.arguments.TileStatistics` of the row, ``out`` its
-        :class:`~.arguments.DrawResults`.
-    :param results: :class:`~.arguments.PassResults`, with ``collected`` of this row.
+    :param row: :class:`~.large_set_passes.LargeRow`; ``rows`` is the number of rows, and of first passes.
+    :param out: :class:`~.rows.DrawResults` of the row.
     """
     TILES: tl.constexpr = config.TILES
-    columns = results.columns
-    reals = state.reals + row.to(tl.int64) * STATE_REALS
-    ints = state.ints + row.to(tl.int64) * STATE_INTS
-    goal = tl.load(ints + GOAL)
-    is_weighing = (goal != COLLECT_BRACKET).to(tl.int32)
-    goal = tl.where(is_weighing > 0, goal, tl.load(ints + GOAL_BEFORE))
-    num_passes = tl.load(ints + ROUND)
-    bracket, is_exact = bracket_after_pass(columns, tiles, reals, ints, goal, is_weighing, config)
+    reals, ints = row.reals, row.ints
+    goal = tl.load(ints + passes.GOAL)
+    is_weighing = (goal != passes.COLLECT_BRACKET).to(tl.int32)
+    goal = tl.where(is_weighing > 0, goal, tl.load(ints + passes.GOAL_BEFORE))
+    num_passes = tl.load(ints + passes.ROUND)
+    bracket, is_exact = bracket_after_pass(row, goal, is_weighing, config)
     low, high, low_column, high_column = bracket.low, bracket.high, bracket.low_column, bracket.high_column
-    max_logit = tl.load(reals + MAX_LOGIT)
-    target_min, target_max = tl.load(reals + TARGET_MIN), tl.load(reals + TARGET_MAX)
-    is_first = ((goal == KTH_THEN_NUCLEUS) | (goal == FLOOR_THEN_NUCLEUS)).to(tl.int32)
+    max_logit = tl.load(reals + passes.MAX_LOGIT)
+    target_min, target_max = tl.load(reals + passes.TARGET_MIN), tl.load(reals + passes.TARGET_MAX)
+    is_first = ((goal == passes.KTH_THEN_NUCLEUS) | (goal == passes.FLOOR_THEN_NUCLEUS)).to(tl.int32)
     is_ready = is_weighing * tl.where(is_first > 0, is_exact * (low >= max_logit).to(tl.int32), 1)
     is_drawn = tl.full((), 0, tl.int32)
     is_value = 1 - is_weighing  # a threshold from a list is a logit, one from pivots perhaps not
     if is_weighing == 0:
-        if goal == FIND_NUCLEUS:
-            is_drawn = find_bracket_edge(
-                source.base, results, reals, ints, tiles, scratch, out.threshold, out.log_kept, config
-            )
+        if goal == passes.FIND_NUCLEUS:
+            is_drawn = find_bracket_edge(row, scratch, out, config)
         else:
-            kth, is_exact = find_kth(source, results, reals, ints, tiles, scratch, low, high_column, config)
+            kth, is_exact = find_kth(row, scratch, low, high_column, config)
             if is_exact > 0:
                 low, high = kth, kth
-                low_column = tl.load(ints + SLOT) * COLUMNS
+                low_column = tl.load(ints + passes.SLOT) * passes.COLUMNS
                 high_column = low_column
                 bracket = Bracket(low, high, low_column, high_column)
-            is_ready = is_exact * (goal == FIND_KTH).to(tl.int32)
+            is_ready = is_exact * (goal == passes.FIND_KTH).to(tl.int32)
     if is_ready > 0:
-        is_drawn = draw_from_bracket(
-            source, statistics, tiles, bracket, is_exact, reals, ints, columns, flags, out, config
-        )
+        is_drawn = draw_from_bracket(row, bracket, is_exact, flags, out, config)
     is_collecting = tl.full((), 0, tl.int32)
     if ((flags & EXACT) != 0).to(tl.int32) * is_weighing * is_drawn * (is_exact == 0).to(tl.int32) > 0:
         # The token is known, but not the threshold.
         is_drawn = tl.full((), 0, tl.int32)
         is_bracketed = ((low_column >= 0) & (high_column >= 0) & (num_passes + 1 < MOST_PASSES)).to(tl.int32)
-        if is_bracketed * (goal == FIND_NUCLEUS).to(tl.int32) * (target_min == target_max).to(tl.int32) > 0:
-            is_collecting = may_collect(columns, bracket, tiles, reals, TILES)
-    collecting_goal = tl.full((), COLLECT_BRACKET, tl.int32)
+        if (
+            is_bracketed
+            * (goal == passes.FIND_NUCLEUS).to(tl.int32)
+            * (target_min == target_max).to(tl.int32)
+            > 0
+        ):
+            is_collecting = may_collect(row, bracket, TILES)
+    collecting_goal = tl.full((), passes.COLLECT_BRACKET, tl.int32)
     if counts_logits(goal).to(tl.int32) * is_weighing * (1 - is_drawn) * (1 - is_exact) > 0:
         if low_column >= 0:
-            num_kept = column_sum(columns, low_column, COUNT_COLUMN, tiles, TILES)
-            if (goal != FIND_KTH) & (num_kept <= _MAX_SET):
+            num_kept = row_sum(row, low_column, passes.COUNT_COLUMN, TILES)
+            if (goal != passes.FIND_KTH) & (num_kept <= _MAX_SET):
                 # One program finds the ends of both filters in the list of the entire set.
-                collecting_goal = tl.full((), COLLECT_SET, tl.int32)
+                collecting_goal = tl.full((), passes.COLLECT_SET, tl.int32)
                 is_collecting = tl.full((), 1, tl.int32)
-            elif goal != FIND_LARGER:
-                num_inside = num_kept - column_sum(columns, high_column, COUNT_COLUMN, tiles, TILES)
-                is_collecting = (num_inside <= MAX_COLLECTED).to(tl.int32)
+            elif goal != passes.FIND_LARGER:
+                num_inside = num_kept - row_sum(row, high_column, passes.COUNT_COLUMN, TILES)
+                is_collecting = (num_inside <= passes.MAX_COLLECTED).to(tl.int32)
     if is_drawn == 0:
         num_passes += 1
-        fits_capacity = bracket_fits_capacity(columns, bracket, goal, num_passes, tiles, reals, ints, config)
+        fits_capacity = bracket_fits_capacity(row, bracket, goal, num_passes, config)
         is_continued = (num_passes < MOST_PASSES) & (fits_capacity == 0)
         is_collecting *= is_continued.to(tl.int32)
         is_bracketed = ((low_column >= 0) & (high_column >= 0) & (num_passes > 1)).to(tl.int32)
         if is_collecting > 0:
-            tl.store(ints + GOAL_BEFORE, goal)
-            tl.store(ints + NUM_COLLECTED, 0)
+            tl.store(ints + passes.GOAL_BEFORE, goal)
+            tl.store(ints + passes.NUM_COLLECTED, 0)
             goal = collecting_goal
-            if goal == COLLECT_SET:
-                tl.store(reals + LOWER_LIMIT, low)
+            if goal == passes.COLLECT_SET:
+                tl.store(reals + passes.LOWER_LIMIT, low)
                 high = tl.full((), float("inf"), tl.float32)
                 high_column = tl.full((), -1, tl.int32)
         elif is_first * (is_exact + is_bracketed) > 0:
-            start_nucleus(
-                source, statistics.granules, columns, bracket, is_exact, goal, tiles, reals, ints, config
-            )
-            goal = tl.full((), FIND_NUCLEUS, tl.int32)
+            start_nucleus(row, bracket, is_exact, goal, config)
+            goal = tl.full((), passes.FIND_NUCLEUS, tl.int32)
             high = tl.full((), float("inf"), tl.float32)
             high_column = tl.full((), -1, tl.int32)
         elif is_continued:
-            place_pivots(source, columns, bracket, goal, tiles, reals, ints, config)
-        store_bracket(reals, ints, low, high, low_column, high_column)
-        tl.store(ints + GOAL, goal)
-        tl.store(ints + ROUND, num_passes)
-        free_columns = free_slot(row * SLOTS, low_column, high_column)
-        tl.store(ints + SLOT, free_columns)
+            place_pivots(row, bracket, goal, config)
+        store_bracket(row, low, high, low_column, high_column)
+        tl.store(ints + passes.GOAL, goal)
+        tl.store(ints + passes.ROUND, num_passes)
+        free_columns = free_slot(row.number.to(tl.int32) * passes.SLOTS, low_column, high_column)
+        tl.store(ints + passes.SLOT, free_columns)
         if is_continued:
-            announce_pass(queue, row, rows)
+            announce_pass(queue, row.number.to(tl.int32), rows)
         else:
-            tl.debug_barrier()
+            tl.debug_barrier()  # the state was written, and is read by other threads
             threshold, is_found = low, fits_capacity > 0
             if fits_capacity > 0:
-                threshold, is_found = find_bracket_threshold(
-                    source, bracket, tiles, reals, ints, columns, scratch, config
-                )
+                threshold, is_found = find_bracket_threshold(row, bracket, scratch, config)
             if is_found == 0:
-                threshold = find_threshold(
-                    source, statistics.maxima, tiles, reals, ints, columns, scratch, config
-                )
+                threshold = find_threshold(row, scratch, config)
             is_value = tl.full((), 1, tl.int32)
-            exact_bracket = Bracket(threshold, threshold, free_columns * COLUMNS, free_columns * COLUMNS)
-            is_exact = tl.full((), 1, tl.int32)
-            is_drawn = draw_from_bracket(
-                source, statistics, tiles, exact_bracket, is_exact, reals, ints, columns, flags, out, config
+            exact_bracket = Bracket(
+                threshold, threshold, free_columns * passes.COLUMNS, free_columns * passes.COLUMNS
             )
+            is_exact = tl.full((), 1, tl.int32)
+            is_drawn = draw_from_bracket(row, exact_bracket, is_exact, flags, out, config)
     if is_drawn > 0:
         if (flags & LEAST_KEPT) != 0:
             tl.debug_barrier()  # the threshold was written
             threshold = tl.load(out.threshold)
-            least = least_kept(source, statistics.maxima, tiles, threshold, is_value)
+            least = least_kept(row.source, row.maxima, row.tiles, threshold, is_value)
             tl.store(out.least_kept, least)
         finish_row(queue)
 
@@ -255,10 +231,6 @@ def draw_large_sets(
     """Each program draws tickets until none is left: reads its part of a pass; the last part finishes the pass.
 
     The groups are those of :func:`~.row_draw.draw_rows`, and these:
-
-    :param scratch: :class:`~.arguments.SearchScratch`.
-    :param results: :class:`~.arguments.PassResults`.
-    :param config: :class:`~.arguments.LargeSetConfig`.
     """
     rows = tl.load(queue.counters)
     if rows > 0:
@@ -268,11 +240,13 @@ def draw_large_sets(
         parts = tl.minimum(tl.maximum(tl.num_programs(0) // rows, _MIN_PARTS), groups)
         span, parts = _parts_of(groups, parts)
         # If the flags ask for thresholds, nearly all rows take one more pass, which collects.
-        later_parts = tl.where((flags & (EXACT | MANY_EXACT)) != 0, config.EXACT_PARTS, MAX_LATER_PARTS)
+        later_parts = tl.where(
+            (flags & (EXACT | MANY_EXACT)) != 0, config.EXACT_PARTS, passes.MAX_LATER_PARTS
+        )
         later_span, later_parts = _parts_of(groups, later_parts)
         program_scratch = SearchScratch(
             scratch.tiles + program * config.TILES,
-            scratch.logits + program * MAX_COLLECTED,
+            scratch.logits + program * passes.MAX_COLLECTED,
         )
         row_plus_one = tl.full((), 1, tl.int32)
         while row_plus_one > 0:
@@ -283,76 +257,39 @@ def draw_large_sets(
             step = tl.where(is_later, later_span, span)
             if is_later:
                 index = rows + ticket // all_parts
-                row_plus_one = await_pass(queue, index, rows, counts.rows * ROUNDS, config.IS_NVIDIA)
+                row_plus_one = await_pass(queue, index, rows, counts.rows * passes.ROUNDS, config.IS_NVIDIA)
             else:
                 row_plus_one = tl.load(queue.announced + ticket // all_parts)
             if row_plus_one > 0:
-                row = (row_plus_one - 1).to(tl.int64)
-                source = row_logits(row, logits, drafts, counts)
+                number = (row_plus_one - 1).to(tl.int64)
                 group = (ticket % all_parts) * step
-                end_group = tl.minimum(group + step, groups)
-                reals, ints = state.reals + row * STATE_REALS, state.ints + row * STATE_INTS
-                row_results = PassResults(results.columns, results.collected + row * MAX_COLLECTED)
-                goal = tl.load(ints + GOAL)
-                granules = statistics.granules + row * tiles * GRANULES_PER_TILE
-                pass_over_part(
-                    source,
-                    granules,
-                    goal,
-                    group,
-                    end_group,
+                row = LargeRow(
+                    row_logits(number, logits, drafts, counts),
+                    number,
+                    statistics.maxima + number * tiles,
+                    statistics.sums + number * tiles,
+                    statistics.granules + number * tiles * GRANULES_PER_TILE,
                     tiles,
-                    reals,
-                    ints,
-                    row_results,
-                    program_scratch,
-                    config,
+                    state.reals + number * passes.STATE_REALS,
+                    state.ints + number * passes.STATE_INTS,
+                    results.columns,
+                    results.collected + number * passes.MAX_COLLECTED,
                 )
-                if arrive(queue, row, all_parts) > 0:
-                    row_statistics = TileStatistics(
-                        statistics.maxima + row * tiles,
-                        statistics.sums + row * tiles,
-                        None,
-                        granules,
-                        None,
-                    )
+                goal = tl.load(row.ints + passes.GOAL)
+                end_group = tl.minimum(group + step, groups)
+                pass_over_part(row, goal, group, end_group, program_scratch, config)
+                if arrive(queue, number, all_parts) > 0:
                     row_out = DrawResults(
-                        out.token_ids + row,
+                        out.token_ids + number,
                         None,
-                        out.threshold + row,
-                        out.log_kept + row,
-                        out.least_kept + row,
+                        out.threshold + number,
+                        out.log_kept + number,
+                        out.least_kept + number,
                     )
                     # The launch after the draw reads nothing of a draft's least kept logit.
-                    row_flags = tl.where(row < counts.target_rows, flags, flags & ~LEAST_KEPT)
-                    row_flags |= tl.load(ints + IS_EXACT, mask=(flags & ROW_EXACT) != 0, other=0)
-                    if goal == COLLECT_SET:
-                        finish_collected_set(
-                            source,
-                            row.to(tl.int32),
-                            rows,
-                            row_statistics,
-                            tiles,
-                            program_scratch,
-                            queue,
-                            state,
-                            row_results,
-                            row_flags,
-                            row_out,
-                            config,
-                        )
+                    row_flags = tl.where(number < counts.target_rows, flags, flags & ~LEAST_KEPT)
+                    row_flags |= tl.load(row.ints + passes.IS_EXACT, mask=(flags & ROW_EXACT) != 0, other=0)
+                    if goal == passes.COLLECT_SET:
+                        finish_collected_set(row, rows, program_scratch, queue, row_flags, row_out, config)
                     else:
-                        finish_pass(
-                            source,
-                            row.to(tl.int32),
-                            rows,
-                            row_statistics,
-                            tiles,
-                            program_scratch,
-                            queue,
-                            state,
-                            row_results,
-                            row_flags,
-                            row_out,
-                            config,
-                        )
+                        finish_pass(row, rows, program_scratch, queue, row_flags, row_out, config)

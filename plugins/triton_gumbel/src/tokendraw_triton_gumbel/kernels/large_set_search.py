@@ -7,47 +7,15 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.kernels import large_set_passes as passes
 from tokendraw_triton_gumbel.kernels.bracket import Bracket, draw_from_bracket, load_bracket
 from tokendraw_triton_gumbel.kernels.large_set_passes import (
-    COLUMNS,
-    COUNT_COLUMN,
-    FIND_KTH,
-    FIND_LARGER,
-    FIND_NUCLEUS,
-    FLOOR,
-    FLOOR_THEN_NUCLEUS,
-    GOAL,
-    GOAL_BEFORE,
-    HIGH_COLUMN,
-    KTH_ABOVE,
-    KTH_HIGH,
-    KTH_INSIDE,
-    KTH_LOW,
-    KTH_THEN_NUCLEUS,
-    LOW,
-    LOWER_LIMIT,
-    MASS,
-    MAX_COLLECTED,
-    MAX_EXPECTED,
-    MAX_LOGIT,
-    NUM_COLLECTED,
-    P_REST,
-    ROUND,
-    SCALE,
-    SLOT,
-    STATE_INTS,
-    STATE_REALS,
-    TARGET_MAX,
-    TARGET_MIN,
-    UNIT_COLUMN,
-    K,
-    P,
     announce_pass,
-    column_sum,
     find_hits,
     finish_row,
     load_column,
     next_hit,
+    row_sum,
 )
 from tokendraw_triton_gumbel.kernels.rows import LEAST_KEPT
 from tokendraw_triton_gumbel.kernels.values import (
@@ -75,7 +43,8 @@ from tokendraw_triton_gumbel.kernels.values import (
 # of the list changes no sum. A search compares all values with 3 pivots at a time, until one value is left.
 
 AT_ONCE = tl.constexpr(512)
-"""Values compared at once: few, since a short loop takes less time than long code that runs once."""
+"""Values compared at once: few, since a short loop takes less time than long code that runs once. A turn costs 0.7 us,
+whether it compares 300 values or 2,000: sums of int64 over a program are five rounds of shuffles of six words."""
 UNITS = tl.constexpr(2.0**34)
 """Units in the weight of the largest logit."""
 _COUNT_BITS = tl.constexpr(14)
@@ -88,7 +57,7 @@ def missing_amount(target, above, by_mass):
     """Return what ``above`` lacks of ``target``, float32 or float64 both, as an amount: units or numbers, int64."""
     # For the int64 alone, and only here, behind the subtraction: a list weighs at most its room, so it does not reach
     # twice that, cut or not. A target itself must not be cut: p of a huge mass may well be within a list.
-    missing = tl.minimum(target.to(tl.float64) - above.to(tl.float64), 2.0 * MAX_COLLECTED)
+    missing = tl.minimum(target.to(tl.float64) - above.to(tl.float64), 2.0 * passes.MAX_COLLECTED)
     return tl.ceil(missing * tl.where(by_mass > 0, UNITS, 1.0)).to(tl.int64)
 
 
@@ -241,7 +210,7 @@ def list_tiles(maximum, tile, tiles, bound, tile_list):
     offset = tl.cumsum(is_listed.to(tl.int32), 0) - 1
     tl.debug_barrier()  # all threads have read the previous list
     tl.store(tile_list + offset, tile, mask=is_listed)
-    tl.debug_barrier()
+    tl.debug_barrier()  # the list is read by other threads
     return tl.sum(is_listed.to(tl.int32), 0)
 
 
@@ -283,17 +252,14 @@ def mass_from(source, tile_list, count, threshold, max_logit, scale, config: tl.
 
 @triton.jit
 def weigh_listed(source, tile_list, count, threshold, max_logit, scale, weights, config: tl.constexpr):
-    """Write the weight of each listed tile from ``threshold`` upwards into the first column of a slot.
-
-    :param weights: the columns of a slot of the row.
-    """
+    """Write the weight of each listed tile from ``threshold`` upwards into the first column of a slot."""
     start = 0
     while start < count:
         x, number, inside = load_listed(source, tile_list, start, count, config)
         total = tile_sums(tl.where(x >= threshold, weigh(x, max_logit, scale), 0.0))
-        tl.store(weights + number * COLUMNS, total, mask=inside)
+        tl.store(weights + number * passes.COLUMNS, total, mask=inside)
         start += config.WARPS
-    tl.debug_barrier()
+    tl.debug_barrier()  # the weights are read by other threads
 
 
 # Searches a row for the exact threshold of a filter: the largest value from which upwards weights sum to a target.
@@ -331,7 +297,7 @@ def collect(source, scratch, count, low, high, config: tl.constexpr):
     """Write the values in [low, high) of the listed tiles, up to the capacity; return their number."""
     num_collected = 0
     start = 0
-    tl.debug_barrier()
+    tl.debug_barrier()  # the previous values were read
     while start < count:
         x, tile, _ = load_listed(source, scratch.tiles, start, count, config)
         mask, hit_count, offset, max_count, total = find_hits(x, low, high, config.WARPS, config.VECTOR)
@@ -340,7 +306,7 @@ def collect(source, scratch, count, low, high, config: tl.constexpr):
         i = 0
         while i < max_count:
             id_in_tile, mask = next_hit(mask, tl.arange(0, LANES)[:, None], config.VECTOR)
-            is_hit = (hit_count > i) & (offset + i < MAX_COLLECTED)
+            is_hit = (hit_count > i) & (offset + i < passes.MAX_COLLECTED)
             tl.store(
                 scratch.logits + offset + i,
                 tl.load(tile_base + id_in_tile, mask=is_hit).to(tl.float32),
@@ -349,7 +315,7 @@ def collect(source, scratch, count, low, high, config: tl.constexpr):
             i += 1
         num_collected += total
         start += config.WARPS
-    tl.debug_barrier()
+    tl.debug_barrier()  # the values are read by other threads
     return num_collected
 
 
@@ -431,40 +397,24 @@ def _narrow_bracket(pivots, weight, number, low, high, above, count_above, targe
 
 @triton.jit
 def search(
-    source,
-    maximum,
-    tile,
-    tiles,
-    scratch,
-    bracket,
-    target,
-    max_logit,
-    scale,
-    spread,
-    by_mass,
-    config: tl.constexpr,
+    row, maximum, tile, scratch, bracket, target, max_logit, scale, spread, by_mass, config: tl.constexpr
 ):
     """Return the threshold of a row: the largest value from which upwards it weighs ``target``.
 
     :param maximum: [TILES] float32, -inf beyond the tiles; ``tile`` their numbers.
     :param bracket: :class:`SearchBracket`; the weight from its low end upwards is assumed to reach ``target``.
-    :param max_logit: the largest value, finite.
     :param spread: positive distance from the largest value to some other value.
     """
-    low, high, above, count_above, count_inside = (
-        bracket.low,
-        bracket.high,
-        bracket.weight_above,
-        bracket.count_above,
-        bracket.count_inside,
-    )
+    source, tiles = row.source, row.tiles
+    low, high, above = bracket.low, bracket.high, bracket.weight_above
+    count_above, count_inside = bracket.count_above, bracket.count_inside
     count = list_tiles(maximum, tile, tiles, low, scratch.tiles)
     step = 0
     is_searching = True
     while is_searching:
-        if count_inside <= MAX_COLLECTED:
+        if count_inside <= passes.MAX_COLLECTED:
             count_inside = collect(source, scratch, count, low, high, config)
-        if count_inside <= MAX_COLLECTED:
+        if count_inside <= passes.MAX_COLLECTED:
             is_searching = False
         else:
             pivots = _pick_pivots(step, low, high, max_logit, spread)
@@ -511,61 +461,62 @@ MIN_PASSES = tl.constexpr(2)
 
 
 @triton.jit
-def _bracket_weights(columns, bracket, tiles, TILES: tl.constexpr):
+def _bracket_weights(row, bracket, TILES: tl.constexpr):
     """Return (the weight of each tile from the low end of a bracket upwards; its weight in the bracket): [TILES].
 
     A tile without a logit in the bracket weighs the same from both ends upwards, bit for bit.
     """
-    upper_weight = load_column(columns, bracket.low_column, tiles, TILES)
-    return upper_weight, upper_weight - load_column(columns, bracket.high_column, tiles, TILES)
+    upper_weight = load_column(row.columns, bracket.low_column, row.tiles, TILES)
+    return upper_weight, upper_weight - load_column(row.columns, bracket.high_column, row.tiles, TILES)
 
 
 @triton.jit
-def bracket_fits_capacity(columns, bracket, goal, num_passes, tiles, reals, ints, config: tl.constexpr):
+def bracket_fits_capacity(row, bracket, goal, num_passes, config: tl.constexpr):
     """Return whether few tiles hold the bracket of a nucleus and its logits fit the scratch, by the tiles' weights."""
+    reals, ints = row.reals, row.ints
     fits = (
-        (goal == FIND_NUCLEUS).to(tl.int32)
+        (goal == passes.FIND_NUCLEUS).to(tl.int32)
         * (bracket.low_column >= 0).to(tl.int32)
         * (num_passes >= MIN_PASSES).to(tl.int32)
     )
-    fits *= (bracket.high_column >= 0).to(tl.int32) * (tl.load(ints + KTH_INSIDE) <= 0).to(tl.int32)
-    fits *= (tl.load(reals + TARGET_MIN) == tl.load(reals + TARGET_MAX)).to(tl.int32)
+    fits *= (bracket.high_column >= 0).to(tl.int32) * (tl.load(ints + passes.KTH_INSIDE) <= 0).to(tl.int32)
+    fits *= (tl.load(reals + passes.TARGET_MIN) == tl.load(reals + passes.TARGET_MAX)).to(tl.int32)
     if fits > 0:
-        _, between = _bracket_weights(columns, bracket, tiles, config.TILES)
-        lightest = weigh(bracket.low, tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE))
+        _, between = _bracket_weights(row, bracket, config.TILES)
+        lightest = weigh(bracket.low, tl.load(reals + passes.MAX_LOGIT), tl.load(reals + passes.SCALE))
         fits = (tl.sum((between != 0).to(tl.int32), 0) <= _MAX_TILES).to(tl.int32)
-        fits *= (tl.sum(between, 0) <= lightest * MAX_EXPECTED).to(tl.int32)
+        fits *= (tl.sum(between, 0) <= lightest * passes.MAX_EXPECTED).to(tl.int32)
     return fits
 
 
 @triton.jit(noinline=True)
-def find_bracket_threshold(source, bracket, tiles, reals, ints, columns, scratch, config: tl.constexpr):
+def find_bracket_threshold(row, bracket, scratch, config: tl.constexpr):
     """Return (the threshold; whether the bracket's logits fitted the scratch).
 
     Writes the weight of every tile from the threshold upwards into the first column of the row's free slot.
 
-    :param source: the :class:`~.rows.RowAddress`; ``scratch`` the program's :class:`~.arguments.SearchScratch`.
-    :param bracket: a :class:`~.large_set_passes.Bracket` that :func:`bracket_fits_capacity` accepted.
+    :param bracket: one that :func:`bracket_fits_capacity` accepted.
     """
     TILES: tl.constexpr = config.TILES
+    source, tiles, reals, ints = row.source, row.tiles, row.reals, row.ints
     tile = tl.arange(0, TILES)
     low, high = bracket.low, bracket.high
-    max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
-    upper_weight, between = _bracket_weights(columns, bracket, tiles, TILES)
-    above = column_sum(columns, bracket.high_column, 0, tiles, TILES)
+    max_logit, scale = tl.load(reals + passes.MAX_LOGIT), tl.load(reals + passes.SCALE)
+    upper_weight, between = _bracket_weights(row, bracket, TILES)
+    above = row_sum(row, bracket.high_column, 0, TILES)
     count = list_tiles(tl.where(between != 0, 1.0, 0.0), tile, tiles, 1.0, scratch.tiles)
     num_inside = collect(source, scratch, count, low, high, config)
-    by_mass = (tl.load(ints + GOAL) == FIND_NUCLEUS).to(tl.int32)
-    target = tl.load(reals + TARGET_MAX)
+    by_mass = (tl.load(ints + passes.GOAL) == passes.FIND_NUCLEUS).to(tl.int32)
+    target = tl.load(reals + passes.TARGET_MAX)
     missing = missing_amount(target, above, by_mass)
     threshold = find_either_edge(
         scratch.logits, num_inside, low, missing, max_logit, scale, by_mass, config.ULP_STEP
     )
-    weights = columns + tl.load(ints + SLOT).to(tl.int64) * tiles * COLUMNS
-    tl.store(weights + tile * COLUMNS, upper_weight, mask=tile < tiles)
-    tl.debug_barrier()
+    weights = row.columns + tl.load(ints + passes.SLOT).to(tl.int64) * tiles * passes.COLUMNS
+    tl.store(weights + tile * passes.COLUMNS, upper_weight, mask=tile < tiles)
+    tl.debug_barrier()  # some of them are written again, by other threads
     weigh_listed(source, scratch.tiles, count, threshold, max_logit, scale, weights, config)
-    return threshold, num_inside <= MAX_COLLECTED
+    return threshold, num_inside <= passes.MAX_COLLECTED
 
 
 # Finds the exact threshold of a row that its passes did not decide, in one program: the last resort.
@@ -580,74 +531,73 @@ _MIN_SPREAD = tl.constexpr(1e-6)
 
 
 @triton.jit(noinline=True)
-def find_threshold(source, maxima, tiles, reals, ints, columns, scratch, config: tl.constexpr):
+def find_threshold(row, scratch, config: tl.constexpr):
     """Return the threshold of a row, and write the weight of every tile from the threshold upwards.
 
     The weights go into the first column of the row's free slot.
-
-    :param source: the :class:`~.rows.RowAddress`; ``maxima`` [tiles] of the row, like ``reals`` and ``ints``.
-    :param scratch: the :class:`~.arguments.SearchScratch` of the program.
     """
     TILES: tl.constexpr = config.TILES
+    source, tiles, reals, ints = row.source, row.tiles, row.reals, row.ints
     tile = tl.arange(0, TILES)
-    maximum = tl.load(maxima + tile, mask=tile < tiles, other=float("-inf"))
-    goal = tl.load(ints + GOAL)
-    bracket = load_bracket(reals, ints)
+    maximum = tl.load(row.maxima + tile, mask=tile < tiles, other=float("-inf"))
+    goal = tl.load(ints + passes.GOAL)
+    bracket = load_bracket(row)
     low_column, high_column = bracket.low_column, bracket.high_column
-    max_logit = tl.load(reals + MAX_LOGIT)
-    scale = tl.load(reals + SCALE)
-    p = tl.load(reals + P).to(tl.float64) + tl.load(reals + P_REST).to(tl.float64)
-    k = tl.load(ints + K)
-    kth_inside = tl.load(ints + KTH_INSIDE)
-    target = tl.load(reals + TARGET_MAX)
-    threshold = tl.load(reals + FLOOR)
+    max_logit = tl.load(reals + passes.MAX_LOGIT)
+    scale = tl.load(reals + passes.SCALE)
+    p = tl.load(reals + passes.P).to(tl.float64) + tl.load(reals + passes.P_REST).to(tl.float64)
+    k = tl.load(ints + passes.K)
+    kth_inside = tl.load(ints + passes.KTH_INSIDE)
+    target = tl.load(reals + passes.TARGET_MAX)
+    threshold = tl.load(reals + passes.FLOOR)
     lowest = tl.min(tl.where(maximum > float("-inf"), maximum, max_logit), 0)
     nearby = tl.maximum(tl.abs(max_logit) * _MIN_SPREAD, _MIN_SPREAD)
     spread = tl.where(max_logit > lowest, max_logit - lowest, nearby)
-    count_above = column_sum(columns, high_column, COUNT_COLUMN, tiles, TILES)
-    above = column_sum(columns, high_column, 0, tiles, TILES)
-    count_inside = column_sum(columns, low_column, COUNT_COLUMN, tiles, TILES) - count_above
+    count_above = row_sum(row, high_column, passes.COUNT_COLUMN, TILES)
+    above = row_sum(row, high_column, 0, TILES)
+    count_inside = row_sum(row, low_column, passes.COUNT_COLUMN, TILES) - count_above
     has_columns = (low_column >= 0) & (high_column >= 0)
-    needs_kth = (goal == FIND_NUCLEUS) & (
+    needs_kth = (goal == passes.FIND_NUCLEUS) & (
         kth_inside > 0
     )  # the k-th value is still missing, and has a bracket of its own
-    step = tl.where((goal == FIND_NUCLEUS) & (kth_inside <= 0), 1, 0)
-    end = tl.where(goal == FIND_KTH, 1, 2)
+    step = tl.where((goal == passes.FIND_NUCLEUS) & (kth_inside <= 0), 1, 0)
+    end = tl.where(goal == passes.FIND_KTH, 1, 2)
     while step < end:
         by_mass = step == 1
         low, high = tl.maximum(bracket.low, LOWEST), bracket.high
         start = tl.where(by_mass, above, count_above)
         start_count = tl.where(by_mass, 0, count_above).to(tl.int32)
-        max_inside = tl.where(has_columns & (goal != FIND_NUCLEUS), count_inside, _UNKNOWN_COUNT).to(tl.int32)
+        max_inside = tl.where(has_columns & (goal != passes.FIND_NUCLEUS), count_inside, _UNKNOWN_COUNT).to(
+            tl.int32
+        )
         if needs_kth & (step == 0):
-            low, high = tl.load(reals + KTH_LOW), tl.load(reals + KTH_HIGH)
-            start_count = tl.load(ints + KTH_ABOVE)
+            low, high = tl.load(reals + passes.KTH_LOW), tl.load(reals + passes.KTH_HIGH)
+            start_count = tl.load(ints + passes.KTH_ABOVE)
             start = start_count.to(tl.float32)
             max_inside = kth_inside
-        if by_mass & (needs_kth | (goal == KTH_THEN_NUCLEUS)):
+        if by_mass & (needs_kth | (goal == passes.KTH_THEN_NUCLEUS)):
             count = list_tiles(maximum, tile, tiles, threshold, scratch.tiles)
             mass = mass_from(source, scratch.tiles, count, threshold, max_logit, scale, config)
             target = (p * mass.to(tl.float64)).to(tl.float32)
             low = tl.maximum(low, threshold)
-            if goal == KTH_THEN_NUCLEUS:
+            if goal == passes.KTH_THEN_NUCLEUS:
                 low = threshold
                 high = tl.full((), float("inf"), tl.float32)
                 start = tl.full((), 0.0, tl.float32)
             max_inside = tl.full((), _UNKNOWN_COUNT, tl.float32).to(tl.int32)
         required_mass = tl.where(by_mass, target, k.to(tl.float32))
         is_worthwhile = required_mass > 0
-        if goal == FIND_LARGER:
+        if goal == passes.FIND_LARGER:
             # The larger of the two thresholds is in the bracket; the smaller may lie below.
-            offset = tl.where(by_mass, 0, COUNT_COLUMN)
-            reaches = column_sum(columns, low_column, offset, tiles, TILES)
-            is_worthwhile = (low_column < 0) | (reaches >= required_mass)
+            offset = tl.where(by_mass, 0, passes.COUNT_COLUMN)
+            at_low = row_sum(row, low_column, offset, TILES)
+            is_worthwhile = (low_column < 0) | (at_low >= required_mass)
         if is_worthwhile:
             search_bracket = SearchBracket(low, high, start, start_count, max_inside)
             filter_threshold = search(
-                source,
+                row,
                 maximum,
                 tile,
-                tiles,
                 scratch,
                 search_bracket,
                 required_mass,
@@ -660,8 +610,8 @@ def find_threshold(source, maxima, tiles, reals, ints, columns, scratch, config:
             threshold = tl.maximum(threshold, filter_threshold)
         step += 1
     threshold = tl.minimum(threshold, max_logit)
-    weights = columns + tl.load(ints + SLOT).to(tl.int64) * tiles * COLUMNS
-    tl.store(weights + tile * COLUMNS, tl.zeros_like(maximum), mask=tile < tiles)
+    weights = row.columns + tl.load(ints + passes.SLOT).to(tl.int64) * tiles * passes.COLUMNS
+    tl.store(weights + tile * passes.COLUMNS, tl.zeros_like(maximum), mask=tile < tiles)
     count = list_tiles(maximum, tile, tiles, threshold, scratch.tiles)
     weigh_listed(source, scratch.tiles, count, threshold, max_logit, scale, weights, config)
     return threshold
@@ -686,45 +636,41 @@ def _copy_logits(base, collected, count, values):
         token = tl.load(collected + i, mask=i < count, other=0)
         tl.store(values + i, tl.load(base + token, mask=i < count).to(tl.float32), mask=i < count)
         start += AT_ONCE
-    tl.debug_barrier()
+    tl.debug_barrier()  # the copy is read by other threads
 
 
 @triton.jit(noinline=True)
-def find_bracket_edge(
-    base, results, reals, ints, tiles, scratch, threshold_out, log_kept, config: tl.constexpr
-):
-    """Find the threshold of a nucleus among the collected logits of its bracket; return whether the list held all.
-
-    :param results: :class:`~.arguments.PassResults`, with ``collected`` of this row.
-    :param scratch: the :class:`~.arguments.SearchScratch` of the program.
-    """
-    count = tl.load(ints + NUM_COLLECTED)
-    fits = (count <= MAX_COLLECTED).to(tl.int32)
+def find_bracket_edge(row, scratch, out, config: tl.constexpr):
+    """Find the threshold of a nucleus among the collected logits of its bracket; return whether the list held all."""
+    reals, ints = row.reals, row.ints
+    count = tl.load(ints + passes.NUM_COLLECTED)
+    fits = (count <= passes.MAX_COLLECTED).to(tl.int32)
     if fits > 0:
-        _copy_logits(base, results.collected, count, scratch.logits)
-        max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
-        low, high_column = tl.load(reals + LOW), tl.load(ints + HIGH_COLUMN)
-        above = column_sum(results.columns, high_column, 0, tiles, config.TILES)
+        _copy_logits(row.source.base, row.collected, count, scratch.logits)
+        max_logit, scale = tl.load(reals + passes.MAX_LOGIT), tl.load(reals + passes.SCALE)
+        low, high_column = tl.load(reals + passes.LOW), tl.load(ints + passes.HIGH_COLUMN)
+        above = row_sum(row, high_column, 0, config.TILES)
         by_mass = tl.full((), 1, tl.int32)
-        target = missing_amount(tl.load(reals + TARGET_MAX), above, by_mass)
+        target = missing_amount(tl.load(reals + passes.TARGET_MAX), above, by_mass)
         edge = find_edge(scratch.logits, count, low, target, max_logit, scale, config.ULP_STEP, BY_MASS=True)
         _, mass, _ = survey_from(scratch.logits, count, edge, max_logit, scale)
-        tl.store(threshold_out, edge)
+        tl.store(out.threshold, edge)
         kept_mass = (above.to(tl.float64) + mass.to(tl.float64) / UNITS).to(tl.float32)
-        tl.store(log_kept, tl.log(tl.minimum(kept_mass / tl.load(reals + MASS), 1.0)))
+        tl.store(out.log_kept, tl.log(tl.minimum(kept_mass / tl.load(reals + passes.MASS), 1.0)))
     return fits
 
 
 @triton.jit
-def _find_set_threshold(values, count, reals, ints, ULP_STEP: tl.constexpr):
+def _find_set_threshold(row, values, count, ULP_STEP: tl.constexpr):
     """Return (the threshold of a row; whether the collected logits contain the kept set)."""
-    max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
-    goal = tl.load(ints + GOAL_BEFORE)
-    k = tl.load(ints + K)
-    is_guess = (tl.load(reals + LOW) > tl.load(reals + LOWER_LIMIT)).to(tl.int32)
-    is_kth = ((goal == FIND_KTH) | (goal == KTH_THEN_NUCLEUS)).to(tl.int32)
-    is_larger = (goal == FIND_LARGER).to(tl.int32)
-    threshold = tl.load(reals + LOW)
+    reals, ints = row.reals, row.ints
+    max_logit, scale = tl.load(reals + passes.MAX_LOGIT), tl.load(reals + passes.SCALE)
+    goal = tl.load(ints + passes.GOAL_BEFORE)
+    k = tl.load(ints + passes.K)
+    is_guess = (tl.load(reals + passes.LOW) > tl.load(reals + passes.LOWER_LIMIT)).to(tl.int32)
+    is_kth = ((goal == passes.FIND_KTH) | (goal == passes.KTH_THEN_NUCLEUS)).to(tl.int32)
+    is_larger = (goal == passes.FIND_LARGER).to(tl.int32)
+    threshold = tl.load(reals + passes.LOW)
     # Without a filter that ends above the list, its low end is the threshold.
     is_found = 1 - is_guess
     is_too_short = is_kth * is_guess * (count < k).to(tl.int32)
@@ -733,14 +679,19 @@ def _find_set_threshold(values, count, reals, ints, ULP_STEP: tl.constexpr):
             number = k.to(tl.int64)
             threshold = find_edge(values, count, threshold, number, max_logit, scale, ULP_STEP, BY_MASS=False)
             is_found = tl.full((), 1, tl.int32)
-    if (goal == FIND_NUCLEUS) | (goal == KTH_THEN_NUCLEUS) | (goal == FLOOR_THEN_NUCLEUS) | (is_larger > 0):
+    if (
+        (goal == passes.FIND_NUCLEUS)
+        | (goal == passes.KTH_THEN_NUCLEUS)
+        | (goal == passes.FLOOR_THEN_NUCLEUS)
+        | (is_larger > 0)
+    ):
         _, total, _ = survey_from(values, count, threshold, max_logit, scale)
         mass = total.to(tl.float64)
-        if (goal == FIND_NUCLEUS) | (goal == FIND_LARGER):
+        if (goal == passes.FIND_NUCLEUS) | (goal == passes.FIND_LARGER):
             # The row's whole mass, not only what a list could hold: p of it may still be within the list. At most
             # 2 ** 21 ids weigh 2 ** 55 units, which an int64 holds.
-            mass = tl.load(reals + MASS).to(tl.float64) * UNITS
-        p = tl.load(reals + P).to(tl.float64) + tl.load(reals + P_REST).to(tl.float64)
+            mass = tl.load(reals + passes.MASS).to(tl.float64) * UNITS
+        p = tl.load(reals + passes.P).to(tl.float64) + tl.load(reals + passes.P_REST).to(tl.float64)
         target = tl.ceil(p * mass).to(tl.int64)
         if (total >= target).to(tl.int32) * (1 - is_too_short) > 0:
             edge = find_edge(values, count, threshold, target, max_logit, scale, ULP_STEP, BY_MASS=True)
@@ -752,103 +703,102 @@ def _find_set_threshold(values, count, reals, ints, ULP_STEP: tl.constexpr):
 
 
 @triton.jit(noinline=True)
-def _weigh_tiles(results, values, count, threshold, reals, slot, high_column, tiles, TILES: tl.constexpr):
+def _weigh_tiles(row, values, count, threshold, slot, high_column, TILES: tl.constexpr):
     """Write the weight of each tile from the threshold upwards into the first column of a slot.
 
     :param values: the ``count`` collected logits; ``high_column`` is that of the weights above them, or -1.
     :param slot: its units are 0.
     """
-    max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
-    weights = results.columns + slot.to(tl.int64) * tiles * COLUMNS
-    units = weights.to(tl.pointer_type(tl.int64)) + UNIT_COLUMN
+    tiles = row.tiles
+    max_logit, scale = tl.load(row.reals + passes.MAX_LOGIT), tl.load(row.reals + passes.SCALE)
+    weights = row.columns + slot.to(tl.int64) * tiles * passes.COLUMNS
+    units = weights.to(tl.pointer_type(tl.int64)) + passes.UNIT_COLUMN
     start = 0
     while start < count:
         i = start + tl.arange(0, AT_ONCE)
         x = tl.load(values + i, mask=i < count, other=float("-inf"))
-        tile = tl.load(results.collected + i, mask=i < count, other=0) // TILE_SIZE
+        tile = tl.load(row.collected + i, mask=i < count, other=0) // TILE_SIZE
         amount = (weigh(x, max_logit, scale) * _TILE_UNITS).to(tl.int64)
         tl.atomic_add(
-            units + tile * (COLUMNS // 2), amount, mask=(i < count) & (x >= threshold), sem="relaxed"
+            units + tile * (passes.COLUMNS // 2), amount, mask=(i < count) & (x >= threshold), sem="relaxed"
         )
         start += AT_ONCE
-    tl.debug_barrier()
+    tl.debug_barrier()  # all threads have added; the sums are read past the L1
     tile = tl.arange(0, TILES)
     inside = tile < tiles
     total = (
-        tl.load(units + tile * (COLUMNS // 2), mask=inside, other=0, volatile=True).to(tl.float32)
+        tl.load(units + tile * (passes.COLUMNS // 2), mask=inside, other=0, volatile=True).to(tl.float32)
         / _TILE_UNITS
     )
     tl.store(
-        weights + tile * COLUMNS, load_column(results.columns, high_column, tiles, TILES) + total, mask=inside
+        weights + tile * passes.COLUMNS,
+        load_column(row.columns, high_column, tiles, TILES) + total,
+        mask=inside,
     )
-    tl.debug_barrier()
+    tl.debug_barrier()  # the weights are read by other threads
 
 
 @triton.jit(noinline=True)
-def find_kth(source, results, reals, ints, tiles, scratch, low, high_column, config: tl.constexpr):
+def find_kth(row, scratch, low, high_column, config: tl.constexpr):
     """Find the k-th value among the collected logits of its bracket; return (the value, whether the list held all).
 
     Writes the weights of the tiles from there upwards into the first column of the row's slot, and the number of logits
     into the first of its counts.
     """
-    count = tl.load(ints + NUM_COLLECTED)
-    fits = (count <= MAX_COLLECTED).to(tl.int32)
+    tiles, reals, ints = row.tiles, row.reals, row.ints
+    count = tl.load(ints + passes.NUM_COLLECTED)
+    fits = (count <= passes.MAX_COLLECTED).to(tl.int32)
     threshold = low
     if fits > 0:
-        _copy_logits(source.base, results.collected, count, scratch.logits)
-        max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
-        above = column_sum(results.columns, high_column, COUNT_COLUMN, tiles, config.TILES)
+        _copy_logits(row.source.base, row.collected, count, scratch.logits)
+        max_logit, scale = tl.load(reals + passes.MAX_LOGIT), tl.load(reals + passes.SCALE)
+        above = row_sum(row, high_column, passes.COUNT_COLUMN, config.TILES)
         by_mass = tl.full((), 0, tl.int32)
-        target = missing_amount(tl.load(ints + K).to(tl.float32), above, by_mass)
+        target = missing_amount(tl.load(ints + passes.K).to(tl.float32), above, by_mass)
         threshold = find_edge(
             scratch.logits, count, low, target, max_logit, scale, config.ULP_STEP, BY_MASS=False
         )
         _, _, number = survey_from(scratch.logits, count, threshold, max_logit, scale)
-        slot = tl.load(ints + SLOT)
-        _weigh_tiles(results, scratch.logits, count, threshold, reals, slot, high_column, tiles, config.TILES)
+        slot = tl.load(ints + passes.SLOT)
+        _weigh_tiles(row, scratch.logits, count, threshold, slot, high_column, config.TILES)
         tile = tl.arange(0, config.TILES)
-        numbers = results.columns + slot.to(tl.int64) * tiles * COLUMNS + COUNT_COLUMN
+        numbers = row.columns + slot.to(tl.int64) * tiles * passes.COLUMNS + passes.COUNT_COLUMN
         tl.store(
-            numbers + tile * COLUMNS,
+            numbers + tile * passes.COLUMNS,
             tl.where(tile == 0, above + number.to(tl.float32), 0.0),
             mask=tile < tiles,
         )
-        tl.debug_barrier()
+        tl.debug_barrier()  # the numbers are read by other threads
     return threshold, fits
 
 
 @triton.jit(noinline=True)
-def finish_collected_set(
-    source, row, rows, statistics, tiles, scratch, queue, state, results, flags, out, config: tl.constexpr
-):
+def finish_collected_set(row, rows, scratch, queue, flags, out, config: tl.constexpr):
     """Draw the row if its kept set was collected; otherwise announce the pass that weighs around the first pivots.
 
     The parameters are those of :func:`~.large_set.finish_pass`.
     """
-    reals = state.reals + row.to(tl.int64) * STATE_REALS
-    ints = state.ints + row.to(tl.int64) * STATE_INTS
-    count = tl.load(ints + NUM_COLLECTED)
-    slot = tl.load(ints + SLOT)
-    threshold = tl.load(reals + LOW)
+    reals, ints = row.reals, row.ints
+    count = tl.load(ints + passes.NUM_COLLECTED)
+    slot = tl.load(ints + passes.SLOT)
+    threshold = tl.load(reals + passes.LOW)
     is_found = tl.full((), 0, tl.int32)
-    if count <= MAX_COLLECTED:
-        _copy_logits(source.base, results.collected, count, scratch.logits)
-        threshold, is_found = _find_set_threshold(scratch.logits, count, reals, ints, config.ULP_STEP)
+    if count <= passes.MAX_COLLECTED:
+        _copy_logits(row.source.base, row.collected, count, scratch.logits)
+        threshold, is_found = _find_set_threshold(row, scratch.logits, count, config.ULP_STEP)
     if is_found > 0:
         no_column = tl.full((), -1, tl.int32)
-        _weigh_tiles(results, scratch.logits, count, threshold, reals, slot, no_column, tiles, config.TILES)
-        bracket = Bracket(threshold, threshold, slot * COLUMNS, slot * COLUMNS)
+        _weigh_tiles(row, scratch.logits, count, threshold, slot, no_column, config.TILES)
+        bracket = Bracket(threshold, threshold, slot * passes.COLUMNS, slot * passes.COLUMNS)
         is_exact = tl.full((), 1, tl.int32)
-        draw_from_bracket(
-            source, statistics, tiles, bracket, is_exact, reals, ints, results.columns, flags, out, config
-        )
+        draw_from_bracket(row, bracket, is_exact, flags, out, config)
         if (flags & LEAST_KEPT) != 0:
-            max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
+            max_logit, scale = tl.load(reals + passes.MAX_LOGIT), tl.load(reals + passes.SCALE)
             least, _, _ = survey_from(scratch.logits, count, threshold, max_logit, scale)
-            tl.store(out.least_kept, least_kept(source, statistics.maxima, tiles, least, is_exact))
+            tl.store(out.least_kept, least_kept(row.source, row.maxima, row.tiles, least, is_exact))
         finish_row(queue)
     else:
-        tl.store(reals + LOW, tl.load(reals + LOWER_LIMIT))
-        tl.store(ints + GOAL, tl.load(ints + GOAL_BEFORE))
-        tl.store(ints + ROUND, 1)
-        announce_pass(queue, row, rows)
+        tl.store(reals + passes.LOW, tl.load(reals + passes.LOWER_LIMIT))
+        tl.store(ints + passes.GOAL, tl.load(ints + passes.GOAL_BEFORE))
+        tl.store(ints + passes.ROUND, 1)
+        announce_pass(queue, row.number.to(tl.int32), rows)

@@ -41,6 +41,26 @@ from tokendraw_triton_gumbel.kernels.values import (
     value_of,
 )
 
+
+class LogprobsConfig(NamedTuple):
+    """Constants of launch 4, the log-probabilities of a row."""
+
+    VECTOR: int
+    TILES: int
+    MAXIMA: int
+    """0: the maxima of the tiles bound the N-th value; else those of at most so many groups of granules do."""
+    GRANULES: int
+    """Granules a group."""
+    WIDTH: int
+    """Upper limit of N."""
+    CANDIDATES: int
+    """Room for candidates."""
+    IS_SORTED: bool
+    """Whether candidates are sorted; else they are compared all with all."""
+    GRANULES_AT_ONCE: int
+    """Granules read at once where candidates are sorted."""
+
+
 # Computes the values of a logprobs mode: logits themselves, or ``(x - max x) / T`` less the logarithm of a mass.
 #
 # The mass comes from what the pass over the logits has left of the tiles.
@@ -65,12 +85,24 @@ def log_mass(maximum, weight, max_logit, inverse, flags):
     return tl.where((flags & NORMALISED) != 0, shift, 0.0)
 
 
+class ModeScale(NamedTuple):
+    """How a logprobs mode shows the logits of a row."""
+
+    peak: Any
+    """The largest logit or, of shares of what is kept below a ceiling, the ceiling: from a larger logit a tiny T would
+    leave no difference."""
+    inverse: Any
+    """``1 / T``."""
+    shift: Any
+    """What is subtracted."""
+    lowest: Any
+    """The least visible logit."""
+    greedy: Any
+
+
 @triton.jit
 def row_scale(maximum, sums, draws, row, temperature, slot, flags):
-    """Return a row's peak, 1 / T, what is subtracted, the least visible logit and whether it is greedy.
-
-    The peak is the largest logit or, of shares of what is kept below a ceiling, the ceiling: from a larger logit a
-    tiny T would leave no difference.
+    """Return the :class:`ModeScale` of a row.
 
     :param maximum: [TILES] of the tiles, like ``sums``; ``draws`` :class:`RowDraws`.
     :param temperature: [slots] in memory, or None.
@@ -88,27 +120,28 @@ def row_scale(maximum, sums, draws, row, temperature, slot, flags):
     lowest = lowest_visible(peak, temperature, flags)
     if (flags & PROCESSED) != 0:
         lowest = tl.maximum(lowest, tl.load(draws.threshold + row))
-    return peak, inverse, shift, lowest, greedy
+    return ModeScale(peak, inverse, shift, lowest, greedy)
 
 
 @triton.jit
-def visible_value(x, max_logit, inverse, shift, lowest, flags):
+def visible_value(x, scale, flags):
     """Return ``(x - max x) / T - shift``, at most 0 and -inf below ``lowest``; or x itself."""
+    max_logit, inverse, shift = scale.peak, scale.inverse, scale.shift
     y = tl.where(x == max_logit, 0.0, x.to(tl.float64) - max_logit.to(tl.float64)) * inverse - shift.to(
         tl.float64
     )
-    y = tl.where(x >= lowest, tl.minimum(y, 0.0), float("-inf"))  # a rounded shift may lie below 0
+    y = tl.where(x >= scale.lowest, tl.minimum(y, 0.0), float("-inf"))  # a rounded shift may lie below 0
     y = tl.where(max_logit > float("-inf"), y, float("-inf")).to(tl.float32)
     return tl.where((flags & SCALED) != 0, y, x)
 
 
 @triton.jit
-def visible_of_token(base, token, max_logit, inverse, shift, lowest, greedy, flags):
+def visible_of_token(base, token, scale, flags):
     """Return the drawn token's value in the logprobs mode: 0 in greedy rows."""
     x = tl.load(base + token).to(tl.float32)
     x = tl.where(x == x, x, float("-inf"))
-    greedy_value = tl.where(max_logit > float("-inf"), 0.0, float("-inf"))
-    return tl.where(greedy, greedy_value, visible_value(x, max_logit, inverse, shift, lowest, flags))
+    greedy_value = tl.where(scale.peak > float("-inf"), 0.0, float("-inf"))
+    return tl.where(scale.greedy, greedy_value, visible_value(x, scale, flags))
 
 
 # Finds the N best logits of a row in a list of granules: collects and orders candidates, or bounds too many.
@@ -174,7 +207,6 @@ def group_maxima(granules, number, MAXIMA: tl.constexpr, GRANULES: tl.constexpr)
     """Return the maxima [MAXIMA] of groups of neighbouring granules, -inf beyond them.
 
     :param granules: [number] maxima, in memory.
-    :param GRANULES: granules a group.
     """
     i = tl.arange(0, MAXIMA)[:, None] * GRANULES
     i += tl.arange(0, GRANULES)[None, :]
@@ -217,7 +249,7 @@ def collect_best(row, granule_list, count, low, keys, VECTOR: tl.constexpr, CAND
         tl.store(keys + offset, key, mask=candidate & (offset < CANDIDATES))
         num_candidates += tl.sum(candidate.to(tl.int32), 0)
         start = tl.where(num_candidates > CANDIDATES, count, start + _GRANULES_AT_ONCE)
-    tl.debug_barrier()
+    tl.debug_barrier()  # the keys are read by other threads
     return num_candidates
 
 
@@ -251,8 +283,6 @@ def search_edge(
     """Search for the N-th value where more than ``CANDIDATES`` logits reach ``low``.
 
     Returns (the value from which upwards to collect at most ``CANDIDATES``, the one whose ties fill up to N or -inf).
-
-    :param AT_ONCE: granules that are read at once.
     """
     low_key = key_of(low).to(tl.int64)
     high_key = key_of(max_logit).to(tl.int64) + 1
@@ -275,12 +305,7 @@ def search_edge(
 
 @triton.jit
 def fill_ties(row, maximum, tiles, tied_value, threshold, rank, n, value, out, TILES: tl.constexpr):
-    """Write the lowest ids of the logits equal to ``tied_value``, from ``rank`` to N.
-
-    :param maximum: [TILES] of the tiles.
-    :param value: written to ``out.logprobs``.
-    :param out: :class:`BestTokens`, of the N best.
-    """
+    """Write the lowest ids of the logits equal to ``tied_value``, from ``rank`` to N."""
     tile = tl.arange(0, TILES)
     start = tl.min(tl.where(maximum >= tied_value, tile, TILES), 0)
     while (start < tiles).to(tl.int32) * (rank < n).to(tl.int32) > 0:
@@ -313,7 +338,6 @@ def find_candidates(
     :param granules: [tiles, 16] maxima; ``granule_list`` [tiles * 16] int32 of scratch.
     :param candidates: [CANDIDATES] int32 of scratch, written for :func:`sort_candidates`.
     :param lowest: the least logit that is shown.
-    :param config: :class:`~.arguments.LogprobsConfig`.
     """
     CANDIDATES: tl.constexpr = config.CANDIDATES
     AT_ONCE: tl.constexpr = config.GRANULES_AT_ONCE
@@ -430,13 +454,8 @@ def row_logprobs(
 ):
     """Each program computes the log-probabilities of one row: the drawn token's, and the N best.
 
-    :param logits: :class:`~.arguments.Logits`.
     :param width: N, at most ``WIDTH``.
-    :param requested: :class:`RequestedLogprobs`; ``draws`` :class:`RowDraws`.
     :param granules: [rows, tiles, 16] of the logits' dtype: the maxima of the granules.
-    :param scratch: :class:`LogprobScratch`; ``out`` :class:`BestTokens`.
-    :param flags: what the mode shows of logits: see :mod:`.rows`.
-    :param config: :class:`~.arguments.LogprobsConfig`.
     """
     TILES: tl.constexpr = config.TILES
     row = tl.program_id(0).to(tl.int64)
@@ -456,22 +475,28 @@ def row_logprobs(
     n = tl.minimum(width, logits.vocab_size)
     n = tl.where((num_requested >= 0) & (num_requested < n), num_requested, n).to(tl.int32)
     sums = tl.load(draws.sums + row * tiles + tile, mask=inside, other=0.0)
-    max_logit, inverse, shift, lowest, greedy = row_scale(
-        maximum, sums, draws, row, requested.temperature, slot, flags
-    )
-    token_logprob = visible_of_token(source.base, token, max_logit, inverse, shift, lowest, greedy, flags)
+    scale = row_scale(maximum, sums, draws, row, requested.temperature, slot, flags)
+    token_logprob = visible_of_token(source.base, token, scale, flags)
     tl.store(ids, token)
     tl.store(values, token_logprob)
 
     # A greedy row has one token, so its N best are known; other rows need a search.
-    num_searched = tl.where(greedy, 0, n)
+    num_searched = tl.where(scale.greedy, 0, n)
     if num_searched > 0:
         granules += row * tiles * GRANULES_PER_TILE
         candidates = scratch.candidates + row * config.CANDIDATES
         granule_list = scratch.granules + row * tiles * GRANULES_PER_TILE
         if config.IS_SORTED:
             num_candidates, tied_value = find_candidates(
-                source, granules, tiles, granule_list, candidates, lowest, max_logit, num_searched, config
+                source,
+                granules,
+                tiles,
+                granule_list,
+                candidates,
+                scale.lowest,
+                scale.peak,
+                num_searched,
+                config,
             )
             candidate, id_of = sort_candidates(
                 source, candidates, num_candidates, config.VECTOR, config.CANDIDATES
@@ -485,25 +510,25 @@ def row_logprobs(
                 maximum,
                 granule_list,
                 candidates,
-                lowest,
-                max_logit,
+                scale.lowest,
+                scale.peak,
                 num_searched,
                 config,
             )
             candidate, id_of, rank = order_candidates(candidates, num_candidates, config.CANDIDATES)
-        value = visible_value(candidate, max_logit, inverse, shift, lowest, flags)
+        value = visible_value(candidate, scale, flags)
         is_best = (tl.arange(0, config.CANDIDATES) < num_candidates) & (rank < num_searched)
         tl.store(ids + 1 + rank, id_of, mask=is_best)
         tl.store(values + 1 + rank, value, mask=is_best)
         if num_candidates < num_searched:
-            edge = visible_value(tied_value, max_logit, inverse, shift, lowest, flags)
+            edge = visible_value(tied_value, scale, flags)
             best_out = BestTokens(ids + 1, values + 1)
             fill_ties(
                 source,
                 maximum,
                 tiles,
                 tied_value,
-                lowest,
+                scale.lowest,
                 num_candidates,
                 num_searched,
                 edge,
@@ -587,11 +612,7 @@ def given_logprobs(
 ):
     """Each program computes the log-probabilities of ``IDS`` ids of one row. Grid (rows, parts of the ids).
 
-    :param logits: :class:`~.arguments.Logits`.
-    :param requested: :class:`RequestedLogprobs`; ``draws`` :class:`RowDraws`.
-    :param given: :class:`GivenIds`.
     :param out: :class:`BestTokens` with ids and values [rows, ``count``], written.
-    :param flags: what the mode shows of logits: see :mod:`.rows`.
     """
     row = tl.program_id(0).to(tl.int64)
     slot = row
@@ -601,9 +622,7 @@ def given_logprobs(
     tile = tl.arange(0, TILES)
     maximum = tl.load(draws.maxima + row * tiles + tile, mask=tile < tiles, other=float("-inf"))
     sums = tl.load(draws.sums + row * tiles + tile, mask=tile < tiles, other=0.0)
-    max_logit, inverse, shift, lowest, greedy = row_scale(
-        maximum, sums, draws, row, requested.temperature, slot, flags
-    )
+    scale = row_scale(maximum, sums, draws, row, requested.temperature, slot, flags)
     token = tl.load(draws.token_ids + row)
     place = tl.program_id(1) * IDS + tl.arange(0, IDS)
     inside = place < given.count
@@ -611,9 +630,9 @@ def given_logprobs(
     is_id = (given_id >= 0) & (given_id < source.vocab_size)
     x = tl.load(source.base + given_id, mask=is_id, other=float("-inf")).to(tl.float32)
     x = tl.where(x == x, x, float("-inf"))
-    value = visible_value(x, max_logit, inverse, shift, lowest, flags)
-    of_token = tl.where(max_logit > float("-inf"), 0.0, float("-inf"))
-    value = tl.where(greedy, tl.where(given_id == token, of_token, float("-inf")), value)
+    value = visible_value(x, scale, flags)
+    of_token = tl.where(scale.peak > float("-inf"), 0.0, float("-inf"))
+    value = tl.where(scale.greedy, tl.where(given_id == token, of_token, float("-inf")), value)
     index = row * given.count + place
     tl.store(out.ids + index, tl.where(is_id, given_id, -1), mask=inside)
     tl.store(out.logprobs + index, tl.where(is_id, value, float("-inf")), mask=inside)
@@ -665,14 +684,10 @@ def count_ranks(
 ):
     """Each program counts in ``SPAN`` neighbouring tiles of a row. Grid (rows * groups of tiles).
 
-    :param logits: :class:`~.arguments.Logits`.
-    :param requested: :class:`RequestedLogprobs`.
     :param token_ids: [rows] int64; an id outside [0, V) leaves its rank 0.
-    :param maxima: [rows, tiles], as :class:`~.arguments.TileStatistics` has them, and ``granules`` [rows,
-        tiles, 16].
+    :param maxima: [rows, tiles], as :class:`~.rows.TileStatistics` has them, and ``granules`` [rows, tiles, 16].
     :param ceiling: [rows] float32: the greatest logit that is shown; None: all are.
     :param ranks: [rows] int64, 0 at first; V where the token's value is -inf.
-    :param flags: what the mode shows of logits: see :mod:`.rows`.
     """
     groups = (tiles + SPAN - 1) // SPAN
     # The last rows first: launch 1 read them last, so a part of them is still in the cache.
@@ -778,17 +793,12 @@ def score_rows(
 ):
     """Each program scores the token of one row. Grid (rows).
 
-    :param logits: :class:`~.arguments.Logits`.
-    :param requested: :class:`RequestedLogprobs`; ``draws`` :class:`RowDraws`, whose
-        token counts in greedy rows alone.
+    :param draws: :class:`RowDraws`, whose token counts in greedy rows alone.
     :param token_ids: [rows] int64; an id outside [0, V) is padding.
-    :param entropy_sums: [rows, tiles], as :class:`~.arguments.TileStatistics` has them; None: the kept
-        logits are weighed, those of ``AT_ONCE`` tiles at once.
-    :param candidates: :class:`RowCandidates`.
+    :param entropy_sums: [rows, tiles], as :class:`~.rows.TileStatistics` has them; None: the kept logits are weighed,
+        those of ``AT_ONCE`` tiles at once.
     :param ceiling: [rows] float32: the greatest kept logit, at least the largest one where XTC drops nothing; or None.
     :param width: 1 + N, columns of the result.
-    :param out: :class:`Scores`.
-    :param flags: what the mode shows of logits: see :mod:`.rows`.
     """
     row = tl.program_id(0).to(tl.int64)
     slot = row
@@ -799,33 +809,33 @@ def score_rows(
     inside = tile < tiles
     maximum = tl.load(draws.maxima + row * tiles + tile, mask=inside, other=float("-inf"))
     sums = tl.abs(tl.load(draws.sums + row * tiles + tile, mask=inside, other=0.0))
-    max_logit, inverse, shift, lowest, greedy = row_scale(
-        maximum, sums, draws, row, requested.temperature, slot, flags
-    )
-    has_tokens = max_logit > float("-inf")
+    scale = row_scale(maximum, sums, draws, row, requested.temperature, slot, flags)
+    has_tokens = scale.peak > float("-inf")
     token = tl.load(token_ids + row)
     is_token = (token >= 0) & (token < source.vocab_size)
     x = tl.load(source.base + token, mask=is_token, other=float("-inf")).to(tl.float32)
     x = tl.where(x == x, x, float("-inf"))
-    value = visible_value(x, max_logit, inverse, shift, lowest, flags)
-    peak = max_logit
+    value = visible_value(x, scale, flags)
+    peak = scale.peak
     if ceiling is not None:
         greatest = tl.load(ceiling + row)
-        peak = tl.where(greatest < max_logit, greatest, max_logit)  # NaN in a row without tokens
+        peak = tl.where(greatest < scale.peak, greatest, scale.peak)  # NaN in a row without tokens
         value = tl.where((x > peak) & ((flags & PROCESSED) != 0), float("-inf"), value)
     of_argmax = tl.where(has_tokens, 0.0, float("-inf"))
     is_argmax = token == tl.load(draws.token_ids + row)
-    value = tl.where(greedy, tl.where(is_argmax, of_argmax, float("-inf")), value)
+    value = tl.where(scale.greedy, tl.where(is_argmax, of_argmax, float("-inf")), value)
     tl.store(out.ids + row * width, tl.where(is_token, token, -1))
     tl.store(out.logprobs + row * width, tl.where(is_token, value, float("-inf")))
     if out.ranks is not None:
         # Every value is at least one of -inf; a greedy row shows no other than its token's.
         rank = tl.where(value > float("-inf"), 1, source.vocab_size).to(tl.int64)
-        tl.store(out.ranks + row, rank, mask=is_token & (greedy | (value == float("-inf"))))
+        tl.store(out.ranks + row, rank, mask=is_token & (scale.greedy | (value == float("-inf"))))
 
     if entropy_sums is not None:
-        distance = tl.where(maximum == max_logit, 0.0, maximum - max_logit)
-        exponent = tl.maximum((distance.to(tl.float64) * inverse * LOG2_E).to(tl.float32), -_LARGEST_DISTANCE)
+        distance = tl.where(maximum == scale.peak, 0.0, maximum - scale.peak)
+        exponent = tl.maximum(
+            (distance.to(tl.float64) * scale.inverse * LOG2_E).to(tl.float32), -_LARGEST_DISTANCE
+        )
         weight = tl.exp2(exponent)
         entropies = tl.load(entropy_sums + row * tiles + tile, mask=inside, other=0.0)
         mass = tl.sum(sums * weight, 0)
@@ -842,10 +852,10 @@ def score_rows(
                 source, draws.maxima + row * tiles, tiles, peak, threshold, own_inverse, AT_ONCE
             )
     entropy = tl.maximum(tl.log(mass) - _LN_2 * (total / mass), 0.0)
-    entropy = tl.where(greedy, 0.0, entropy)
+    entropy = tl.where(scale.greedy, 0.0, entropy)
     tl.store(out.entropy + row, tl.where(has_tokens, entropy, float("nan")))
     if out.least_kept is not None:
-        least = tl.where(max_logit < float("inf"), float("-inf"), float("inf"))
+        least = tl.where(scale.peak < float("inf"), float("-inf"), float("inf"))
         tl.store(out.least_kept + row, tl.where(has_tokens, least, float("nan")))
 
 
@@ -870,7 +880,6 @@ def _candidate_sums(listed, count, peak, threshold, inverse, CANDIDATES: tl.cons
 def _kept_sums(source, maxima, tiles, peak, threshold, inverse, AT_ONCE: tl.constexpr):
     """Return the sums of weights w and of ``w log2 w`` of the kept logits of a row, ``AT_ONCE`` tiles at once.
 
-    :param maxima: [tiles] in memory.
     :param peak: the greatest kept logit; the weights are relative to it.
     """
     masses = tl.zeros((AT_ONCE, TILE_SIZE), tl.float32)

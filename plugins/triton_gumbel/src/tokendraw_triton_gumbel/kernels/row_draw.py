@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.arguments import CandidateLists
 from tokendraw_triton_gumbel.kernels.interval import KEEPS_DRAW, is_redrawn, load_chain
-from tokendraw_triton_gumbel.kernels.large_set_passes import IS_EXACT, STATE_INTS, announce_first_pass
-from tokendraw_triton_gumbel.kernels.logprobs import log_mass, lowest_visible, visible_of_token
+from tokendraw_triton_gumbel.kernels.large_set_passes import (
+    IS_EXACT,
+    STATE_INTS,
+    LargeWork,
+    announce_first_pass,
+)
+from tokendraw_triton_gumbel.kernels.logprobs import ModeScale, log_mass, lowest_visible, visible_of_token
 from tokendraw_triton_gumbel.kernels.row_candidates import (
     bound_by_granules,
     bound_by_tiles,
@@ -27,6 +33,7 @@ from tokendraw_triton_gumbel.kernels.rows import (
     LEAST_KEPT,
     OWN,
     RANKED,
+    CandidateLists,
     RowFilters,
     RowScale,
     gumbel,
@@ -49,6 +56,42 @@ from tokendraw_triton_gumbel.kernels.values import (
     weigh,
 )
 
+
+class TokenLogprobs(NamedTuple):
+    """The log-probability of the drawn token, written by the draw of rows without filters."""
+
+    ranks: Any
+    """[target rows] int64, set to 0 if the flags say RANKED."""
+    sums: Any
+    """[rows, tiles] float32: the sums of the tiles by which the logprobs mode normalises."""
+    ids: Any
+    """[rows] int64, written, like ``logprobs``, if the flags say OWN."""
+    logprobs: Any
+    """[rows] float32."""
+
+
+class RowConfig(NamedTuple):
+    """Constants of launch 2, the draw of a row."""
+
+    HAS_FILTERS: bool
+    FP64: bool
+    """Whether noise is float64."""
+    TILES: int
+    """A power of two from the number of tiles upwards."""
+    VECTOR: int
+    IS_ALIGNED: bool
+    """Whether every row begins at a multiple of 16 bytes."""
+    SMALL_CANDIDATES: int
+    """Candidates compared all with all."""
+    GRANULES_AT_ONCE: int
+    """Granules read at once."""
+    ULP_STEP: int
+    """Float32 keys from one value of the logits' dtype to the next: 65536 of bfloat16, otherwise 1."""
+    BY_FACTORS: bool
+    """Whether to compare candidates by factors, with more registers. NVIDIA."""
+    IS_NVIDIA: bool
+
+
 # Draws a row that keeps few tokens: collects candidates, and does everything else in registers.
 #
 # Reads the logits from a proven bound upwards (:mod:`.row_candidates`). :mod:`.row_candidates` applies the filters.
@@ -57,6 +100,17 @@ SMALL_CANDIDATES = 128
 """Candidates compared all with all."""
 _UNKNOWN_COUNT = tl.constexpr(2147483647)
 """Represents an uncounted number."""
+
+
+class DrawnRow(NamedTuple):
+    """A row with filters."""
+
+    source: Any
+    """:class:`~.rows.RowAddress`."""
+    number: Any
+    granules: Any
+    """[tiles, 16] maxima, in memory."""
+    tiles: Any
 
 
 @triton.jit
@@ -72,14 +126,14 @@ def _floor_and_mass(x, kept, scale):
 
 
 @triton.jit
-def _list(row, granules, tiles, lists, bound, config: tl.constexpr):
+def _list(row, lists, bound, config: tl.constexpr):
     """List the logits that reach ``bound``; return their number, or _UNKNOWN_COUNT if too many granules reach it."""
     N: tl.constexpr = config.SMALL_CANDIDATES
     num_found = tl.full((), _UNKNOWN_COUNT, tl.int32)
-    num_granules = list_granules(granules, tiles, bound, lists.granules, N, config.IS_NVIDIA)
+    num_granules = list_granules(row.granules, row.tiles, bound, lists.granules, N, config.IS_NVIDIA)
     if num_granules <= N:
         num_found = list_candidates(
-            row,
+            row.source,
             lists.granules,
             num_granules,
             bound,
@@ -95,39 +149,25 @@ def _list(row, granules, tiles, lists, bound, config: tl.constexpr):
 
 @triton.jit
 def draw_small_set(
-    row,
-    granules,
-    tiles,
-    lists,
-    bound,
-    scale,
-    filters,
-    required_mass,
-    key,
-    flags,
-    wants_token,
-    config: tl.constexpr,
+    row, lists, bound, scale, filters, required_mass, key, flags, wants_token, config: tl.constexpr
 ):
     """Draw a row from the logits that reach ``bound``.
 
     Returns (token, or -1 with more such logits than the room holds; the least kept logit; the kept mass; the number of
     candidates). If the flags ask for more than the token, the candidates stay in ``lists``, tile by tile.
 
-    :param granules: [tiles, 16] maxima of the row, in memory; ``lists`` the :class:`~.arguments.CandidateLists`
-        of the row.
     :param bound: no token below it is kept, and no filter depends on one.
     :param required_mass: the least mass of the logits from ``bound`` upwards; with less the token is -1.
     :param flags: say whether to return the least kept logit and the mass: see :mod:`.rows`.
-    :param wants_token: whether to draw the token; otherwise it is 0.
     """
     N: tl.constexpr = config.SMALL_CANDIDATES
     token = tl.full((), -1, tl.int32)
     threshold = bound
     kept_mass = scale.mass
     num_candidates = tl.full((), -1, tl.int32)
-    num_found = _list(row, granules, tiles, lists, bound, config)
+    num_found = _list(row, lists, bound, config)
     if num_found <= N:
-        x, ids = load_candidates(row.base, lists.ids, num_found, config.VECTOR, N)
+        x, ids = load_candidates(row.source.base, lists.ids, num_found, config.VECTOR, N)
         is_enough = tl.full((), 1, tl.int32)
         if required_mass > 0:
             is_enough = (tl.sum(weigh(x, scale.max_logit, scale.scale), 0) >= required_mass).to(tl.int32)
@@ -150,6 +190,10 @@ def draw_small_set(
 
 
 # The draw of a row with filters: from few candidates, or left to the launch for large sets.
+#
+# Whether a row with top-p alone has few is guessed from its tiles: the tokens from a bound upwards weigh about what the
+# tiles do that reach it, less what as many others weigh. The guess only chooses where to look: candidates are drawn
+# from where a bound is proven, or where their own mass has been compared with p.
 
 _MAX_K = tl.constexpr(112)
 """Largest k whose candidates are collected here: some more logits than k reach a bound, and 128 are compared."""
@@ -192,31 +236,13 @@ def _add(a0, a1, a2, b0, b1, b2):
 
 
 @triton.jit
-def draw_filtered(
-    source,
-    row,
-    survey,
-    granules,
-    tiles,
-    inverse,
-    filters,
-    key,
-    flags,
-    wants_token,
-    lists,
-    queue,
-    state,
-    config: tl.constexpr,
-):
+def draw_filtered(row, survey, inverse, filters, key, flags, wants_token, work, config: tl.constexpr):
     """Draw a row with a finite largest logit, or announce its first pass.
 
     Returns (token, or -1; the mass of the row; the least kept logit; the kept share of the mass; how many candidates
     there are, or -1; 1 if the row is left to the launch for large sets).
-
-    :param source: the ``RowAddress``; ``row`` its number, ``survey`` its :class:`~.row_candidates.TileSurvey`.
-    :param granules: [tiles, 16] maxima of the row, in memory.
-    :param lists: :class:`~.arguments.CandidateLists` of all rows, like ``queue`` and ``state``.
     """
+    source, granules, tiles = row.source, row.granules, row.tiles
     SMALL: tl.constexpr = config.SMALL_CANDIDATES
     scale = inverse * LOG2_E
     masses = weigh_tiles(survey, scale)
@@ -284,22 +310,12 @@ def draw_filtered(
     is_worthwhile = (bound > float("-inf")).to(tl.int32)
     if by_mass_alone > 0:
         is_worthwhile *= (estimated_mass >= required_mass * _MIN_MASS_SHARE).to(tl.int32)
-    start = row.to(tl.int64) * SMALL
+    start = row.number.to(tl.int64) * SMALL
+    lists = work.lists
     row_lists = CandidateLists(lists.granules + start, lists.logits + start, lists.ids + start)
     if is_worthwhile > 0:
         token, threshold, kept_mass, num_candidates = draw_small_set(
-            source,
-            granules,
-            tiles,
-            row_lists,
-            bound,
-            scales,
-            filters,
-            required_mass,
-            key,
-            flags,
-            wants_token,
-            config,
+            row, row_lists, bound, scales, filters, required_mass, key, flags, wants_token, config
         )
     is_large = tl.full((), 0, tl.int32)
     if token < 0:
@@ -310,15 +326,14 @@ def draw_filtered(
             source,
             granules,
             num_granules,
-            row,
+            row.number,
             proven_bound,
             scales,
             filters,
             survey.has_nan,
             by_maxima,
             key,
-            queue,
-            state,
+            work,
             config.ULP_STEP,
         )
     return token, mass, threshold, kept_mass / mass, num_candidates, is_large
@@ -350,22 +365,13 @@ def draw_rows(
     interval,
     config: tl.constexpr,
 ):
-    """Each program draws a row. :mod:`.arguments` defines the groups of arguments.
+    """Each program draws a row.
 
-    :param logits: :class:`~.arguments.Logits`; ``drafts`` :class:`~.arguments.DraftRows`, behind them.
-    :param counts: :class:`~.arguments.Counts`.
-    :param statistics: :class:`~.arguments.TileStatistics`, as the pass over the logits left them.
-    :param row_params: :class:`~.arguments.RowParams` (Triton's own code has a variable ``params``); ``flags``
-        say which of them are there, and what is wanted.
-    :param lists: :class:`~.arguments.CandidateLists`.
-    :param queue: :class:`~.arguments.WorkQueue` in which rows are announced that are left without a token; what
-        is known of them is in ``state``, :class:`~.arguments.RowState`.
-    :param out: :class:`~.arguments.DrawResults`.
-    :param summary: :class:`~.arguments.RowSummary`.
-    :param logprobs: :class:`~.arguments.TokenLogprobs`.
-    :param interval_params: :class:`~.interval.IntervalParams`.
+    :param row_params: :class:`~.rows.RowParams` (Triton's own code has a variable ``params``); ``flags`` say which of
+        them are there, and what is wanted.
+    :param queue: :class:`~.large_set_passes.WorkQueue` in which rows are announced that are left without a token; what
+        is known of them is in ``state``.
     :param interval: :class:`~.interval.KeptInterval`, of which ``arrivals`` are written.
-    :param config: :class:`~.arguments.RowConfig`.
     """
     row, target_row = row_of(tl.program_id(0), drafts, counts)
     if drafts.cu_num_logits is not None:
@@ -411,21 +417,10 @@ def draw_rows(
                 is_exact = is_redrawn(chain, survey, inverse * LOG2_E, k, p, filters.floor)
                 row_flags = tl.where(is_exact > 0, flags | EXACT, flags)
                 tl.store(state.ints + row.to(tl.int64) * STATE_INTS + IS_EXACT, row_flags & EXACT)
+            drawn_row = DrawnRow(source, row, granules, counts.tiles)
+            work = LargeWork(lists, queue, state)
             token, mass, threshold, share, num_candidates, is_large = draw_filtered(
-                source,
-                row,
-                survey,
-                granules,
-                counts.tiles,
-                inverse,
-                filters,
-                key,
-                row_flags,
-                wants_token,
-                lists,
-                queue,
-                state,
-                config,
+                drawn_row, survey, inverse, filters, key, row_flags, wants_token, work, config
             )
         if interval.arrivals is not None:
             tl.store(interval.arrivals + row, tl.where((row_flags & EXACT) != 0, 0, KEEPS_DRAW))
@@ -445,17 +440,9 @@ def draw_rows(
                     config,
                 )
             else:
+                sums = survey.signed_sums
                 token = _draw_unfiltered(
-                    source,
-                    maximum,
-                    survey.signed_sums,
-                    counts.tiles,
-                    max_logit,
-                    inverse,
-                    greedy,
-                    key,
-                    flags,
-                    config,
+                    source, maximum, sums, counts.tiles, max_logit, inverse, greedy, key, flags, config
                 )
         if (row_flags & EXACT) != 0:
             tl.store(out.threshold + row, threshold)
@@ -479,19 +466,8 @@ def draw_rows(
     if not config.HAS_FILTERS:
         if (flags & OWN) != 0:
             token = tl.where(has_tokens, tl.maximum(token, 0), 0)
-            _write_logprob(
-                source,
-                row,
-                token,
-                slot,
-                survey,
-                first_tile,
-                counts.tiles,
-                row_params,
-                flags,
-                logprobs,
-                config.TILES,
-            )
+            sums = logprobs.sums + first_tile
+            _write_logprob(source, row, token, slot, survey, sums, counts.tiles, row_params, flags, logprobs)
     if summary.max_logit is not None:
         if mass < 0:
             weight = weigh(maximum, max_logit, inverse * LOG2_E)
@@ -509,10 +485,7 @@ def draw_rows(
 def _draw_unfiltered(
     source, maximum, signed_sums, tiles, max_logit, inverse, greedy, key, flags, config: tl.constexpr
 ):
-    """Draw a row without filters.
-
-    :param maximum: [TILES] float32, like ``signed_sums``: of the :class:`~.row_candidates.TileSurvey`.
-    """
+    """Draw a row without filters."""
     FP64: tl.constexpr = config.FP64
     tile = tl.arange(0, config.TILES)
     distance = scaled(maximum, max_logit, inverse, FP64)
@@ -538,15 +511,17 @@ def _draw_unfiltered_row(
 
 
 @triton.jit
-def _write_logprob(
-    source, row, token, slot, survey, first_tile, tiles, row_params, flags, logprobs, TILES: tl.constexpr
-):
-    """Write the drawn token and its value in the logprobs mode."""
-    tile = tl.arange(0, TILES)
-    weight = tl.load(logprobs.sums + first_tile + tile, mask=tile < tiles, other=0.0)
+def _write_logprob(source, row, token, slot, survey, sums, tiles, row_params, flags, logprobs):
+    """Write the drawn token and its value in the logprobs mode.
+
+    :param sums: [tiles] of the row, by which the mode normalises.
+    """
+    tile = tl.arange(0, survey.maximum.shape[0])
+    weight = tl.load(sums + tile, mask=tile < tiles, other=0.0)
     temperature, inverse, is_greedy = mode_temperature(row_params.temperature, slot, flags)
     shift = log_mass(survey.maximum, weight, survey.max_logit, inverse, flags)
     lowest = lowest_visible(survey.max_logit, temperature, flags)
-    value = visible_of_token(source.base, token, survey.max_logit, inverse, shift, lowest, is_greedy, flags)
+    scale = ModeScale(survey.max_logit, inverse, shift, lowest, is_greedy)
+    value = visible_of_token(source.base, token, scale, flags)
     tl.store(logprobs.ids + row, token.to(tl.int64))
     tl.store(logprobs.logprobs + row, value)

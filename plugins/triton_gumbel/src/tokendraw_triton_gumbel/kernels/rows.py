@@ -1,4 +1,16 @@
-"""Device functions on a row of a batch: its address, parameters, temperature and noise."""
+"""What rows have in common: groups of arguments, and a row's address, parameters, temperature and noise.
+
+Groups are NamedTuples, which Triton takes as arguments since 3.4. It flattens them at the launch, in the order of their
+fields: the machine code is that of as many single arguments. On the host the fields are addresses, numbers or None,
+which is a constant to the compiler; in a kernel pointers and scalars; in the interpreter tensors and numbers.
+
+* No field may be named ``values`` or ``type``, which Triton's own tuples have. A parameter of an entry kernel must not
+  be named ``params``, ``options`` or ``specialization``, which the code has that Triton makes of its signature.
+* ``do_not_specialize`` of a parameter does not reach into a group in any version of Triton: ``compilation.py`` applies
+  it to all fields, so what must not be specialised has a group of its own (:class:`Counts`).
+* Up to Triton 3.6 a function cannot return a group of which a field is None.
+* In a shape, a constant of ``config`` needs a name of its own: ``SPAN: tl.constexpr = config.SPAN``.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +19,142 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+
+class Logits(NamedTuple):
+    """Rows of logits in memory: of a batch, or of a verification's target."""
+
+    base: Any
+    """[rows, V], the elements of a row contiguous."""
+    row_stride: Any
+    """Elements from row to row."""
+    vocab_size: Any
+
+
+class DraftRows(NamedTuple):
+    """Rows of logits or probabilities of the drafts of a verification; all None without drafts."""
+
+    base: Any = None
+    """[drafts, V]."""
+    row_stride: Any = None
+    cu_num_logits: Any = None
+    """[requests + 1] integer: the first row of the target of each request."""
+
+
+class Counts(NamedTuple):
+    """Counts of a call."""
+
+    rows: Any
+    """Number of drawn rows: of the target, and then of the drafts if the call has their logits."""
+    target_rows: Any
+    tiles: Any
+    """Tiles a row."""
+    max_drafts: Any
+    """Largest number of drafts a request."""
+    requests: Any
+
+
+class TileStatistics(NamedTuple):
+    """The statistics of every tile, written by launch 1."""
+
+    maxima: Any
+    """[rows, tiles] float32; -inf where a tile has nothing above it. NaN counts as -inf."""
+    sums: Any
+    """[rows, tiles] float32: the sum of ``exp((x - maximum) / T)``; of a tile with +inf, how many there are.
+
+    The sign bit is set where the tile holds NaN.
+    """
+    raw_sums: Any
+    """[rows, tiles] float32: the same at T = 1, or at another temperature; or None."""
+    granules: Any
+    """[rows, tiles, 16] of the logits' dtype: the maxima of the granules of each tile; or None."""
+    entropy_sums: Any
+    """[rows, tiles] float32: the sum of ``w log2 w`` of the weights w at the temperature of the call's mode, which
+    ``raw_sums`` add up, or without these ``sums``; or None."""
+
+
+class RowParams(NamedTuple):
+    """The parameters of the requests. Flags say which of the tensors hold anything: see :mod:`.rows`."""
+
+    temperature: Any
+    """[slots] floating point; None where every temperature is 1."""
+    row_index: Any
+    """[rows] integer: the slot of each row."""
+    seeds: Any
+    """[slots] int64."""
+    seeded: Any
+    """[slots] bool: whether the slot has a seed."""
+    fresh: Any
+    """[rows] int64: seeds of rows without one."""
+    positions: Any
+    """[rows] integer."""
+    top_k: Any
+    """[slots] integer, and so on."""
+    top_p: Any
+    min_p: Any
+    joint: Any
+    """[slots] bool: whether top-p counts the mass of the whole row, whatever top-k and min-p keep."""
+    floor: Any
+    """[rows] float32: the least y that the filters from moments of each row keep."""
+
+
+class CandidateLists(NamedTuple):
+    """Scratch of the draw of a row, and its candidates for later launches; all None without filters."""
+
+    granules: Any = None
+    """[rows, SMALL_CANDIDATES] int32: the granules that may hold a candidate."""
+    logits: Any = None
+    """[rows, SMALL_CANDIDATES] float32: the logits of the candidates."""
+    ids: Any = None
+    """[rows, SMALL_CANDIDATES] int32."""
+
+
+class DrawResults(NamedTuple):
+    """The results of the draw for each row."""
+
+    token_ids: Any
+    """[rows] int64."""
+    valid: Any
+    """[rows] bool."""
+    threshold: Any
+    """[rows] float32: logits from here upwards are kept. Written, like ``log_kept``, if the flags say EXACT."""
+    log_kept: Any
+    """[rows] float32: the logarithm of the kept share of the mass."""
+    least_kept: Any = None
+    """[target rows] float32, written if the flags say LEAST_KEPT: the least kept logit; -inf where every logit above
+    -inf is kept, +inf in rows with +inf, and NaN in rows with nothing above -inf."""
+
+
+class RowSummary(NamedTuple):
+    """Largest logit and mass of each row, for a verification by probabilities; all None elsewhere."""
+
+    max_logit: Any = None
+    """[rows] float32: the largest logit."""
+    total_weight: Any = None
+    """[rows] float32: the sum of ``exp(y)`` before any filter; 1 where nothing is above -inf."""
+    num_candidates: Any = None
+    """[rows] int32: number of candidates in :class:`CandidateLists`, -1 for none. None without filters."""
+
+
+# Kinds of drafts, by the known distribution q of their draw.
+
+CHOSEN = tl.constexpr(0)
+"""The drafts were chosen without a draw: q is 1 at the draft."""
+LOGITS = tl.constexpr(1)
+PROBS = tl.constexpr(2)
+COUPLED = tl.constexpr(3)
+"""Drafts are compared with the target's own tokens, without q."""
+
 # Groups of scalars of one row, made in a kernel and passed to its helpers.
+
+
+@triton.jit(do_not_specialize=["counts"])
+def echo_counts(out, counts, ADDED: tl.constexpr):
+    """Write the numbers of a group, each increased by a constant: the check of a launch, [5] int64."""
+    tl.store(out, counts.rows + ADDED)
+    tl.store(out + 1, counts.target_rows + ADDED)
+    tl.store(out + 2, counts.tiles + ADDED)
+    tl.store(out + 3, counts.max_drafts + ADDED)
+    tl.store(out + 4, counts.requests + ADDED)
 
 
 class RowAddress(NamedTuple):
@@ -100,7 +247,7 @@ HAS_TOP_K = tl.constexpr(32)
 HAS_TOP_P = tl.constexpr(64)
 HAS_MIN_P = tl.constexpr(128)
 HAS_JOINT = tl.constexpr(256)
-"""The tensors of :class:`~.arguments.RowParams` in the call."""
+"""The tensors of :class:`RowParams` in the call."""
 EXACT = tl.constexpr(512)
 """The draw writes thresholds and kept masses, not just tokens."""
 DRAFT = tl.constexpr(1024)
@@ -292,11 +439,7 @@ def _bits_53(w0, w1):
 
 @triton.jit
 def uniform(key, index, stream, FP64: tl.constexpr):
-    """Return uniform variates in (0, 1) at (seed, position, index, stream): float64, from 32 bits or from 53.
-
-    :param key: of int64 blocks.
-    :param index: int32 block.
-    """
+    """Return uniform variates in (0, 1) at (seed, position, index, stream): float64, from 32 bits or from 53."""
     w0, w1 = _words(key, index, stream)
     if FP64:
         u = (_bits_53(w0, w1).to(tl.float64) + 0.5) * _ULP_53
@@ -307,11 +450,7 @@ def uniform(key, index, stream, FP64: tl.constexpr):
 
 @triton.jit
 def gumbel(key, index, stream, FP64: tl.constexpr):
-    """Return Gumbel variates at (seed, position, index, stream): float32, or float64 from 53 bits.
-
-    :param key: of int64 scalars.
-    :param index: int32 block.
-    """
+    """Return Gumbel variates at (seed, position, index, stream): float32, or float64 from 53 bits."""
     w0, w1 = _words(key, index, stream)
     if FP64:
         bits = _bits_53(w0, w1)

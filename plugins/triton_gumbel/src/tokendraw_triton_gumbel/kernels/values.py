@@ -36,7 +36,7 @@ def halves(pairs):
 # Compares values with results 1.0 or 0.0 as factors, so that a sum over hits costs two instructions an element.
 #
 # Reads and writes nothing. On NVIDIA one instruction compares and makes the factor; no expression of Triton compiles
-# to it.
+# to it: a comparison whose result is summed takes two, and a third for the sum.
 
 
 @triton.jit
@@ -218,8 +218,12 @@ def tile_sums(block):
 # Reads rows that begin at any address in vectors of 16 bytes at multiples of 16: two of them hold a vector of the
 # row.
 #
-# The second of a lane is the first of the next lane, so the memory is read once and the L1 twice. Of the memory
-# around a row only the vector with its first logit is read.
+# The second of a lane is the first of the next lane, so the memory is read once and the L1 twice. How far the words of
+# a lane are moved is a number of the row, so one kernel serves every address; the ids of a lane and the order of every
+# sum are those of an aligned row, so the same row has the same maxima, sums and tokens at every address, bit for bit.
+# Of the memory around a row only the vector that holds its first logit is read, in which an allocation cannot begin;
+# the last vector is read word by word, and half a word at the end as one logit. Where ``IS_ALIGNED``, nothing of this
+# is compiled.
 
 WORDS = tl.constexpr(4)
 """Words of 32 bits in a vector of 16 bytes."""
@@ -257,7 +261,6 @@ def load_logits(row, words, is_inner, IS_NVIDIA: tl.constexpr):
 def load_vectors(row, words, is_inner):
     """Return the two vectors that hold each vector of a row, as :func:`shifted_words` takes them; -inf behind the row.
 
-    :param words: numbers of words of the row; the last dimension is a vector.
     :param is_inner: whether the row goes on for a vector behind all of these.
     """
     if is_inner:

@@ -10,6 +10,10 @@ import triton.language as tl
 from tokendraw_triton_gumbel.kernels.row_candidates import draw_candidate_in_turns
 from tokendraw_triton_gumbel.kernels.rows import (
     ACCEPT,
+    CHOSEN,
+    COUPLED,
+    LOGITS,
+    PROBS,
     RESIDUAL_TILE,
     RESIDUAL_TOKEN,
     SHOWN,
@@ -32,20 +36,64 @@ from tokendraw_triton_gumbel.kernels.values import (
     weigh,
 )
 
-# Kinds of drafts, by the known distribution q of their draw.
 
-CHOSEN = tl.constexpr(0)
-"""The drafts were chosen without a draw: q is 1 at the draft."""
-LOGITS = tl.constexpr(1)
-PROBS = tl.constexpr(2)
-COUPLED = tl.constexpr(3)
-"""Drafts are compared with the target's own tokens, without q."""
+class DraftTokens(NamedTuple):
+    """The draft ids of a verification."""
+
+    ids: Any
+    """[``count``] integer, or [requests, ``count``] if ``padded``."""
+    count: Any
+    padded: Any
+    """1 if each request has a row of ids, else 0."""
+    last_id: Any
+    """The largest valid id; logits beyond it are padding."""
+
+
+class ResidualScratch(NamedTuple):
+    """Scratch of a verification by probabilities."""
+
+    counters: Any
+    """[requests] int32 zeros, and then the results of the check of the drafts' probabilities."""
+    weights: Any
+    """[requests, 2, tiles] float32: of the residual behind a rejected draft, and of p. Of blocks [rows, 2, tiles]; of a
+    row with few candidates the first number is the mass of the residual."""
+
+
+class VerifyResults(NamedTuple):
+    """The result of a verification."""
+
+    token_ids: Any
+    """[requests, max_drafts + 1] int64."""
+    num_accepted: Any
+    """[requests] int32."""
+    valid: Any
+    """[requests] bool."""
+    row_tokens: Any
+    """[target rows] int64: the token of each row with a token, written if the flags say SHOWN."""
+
+
+class AcceptConfig(NamedTuple):
+    """Constants of ``accept_drafts``, the verification of drafts, and of ``weigh_blocks`` before it."""
+
+    DRAFT_KIND: int
+    """Kind of the drafts: CHOSEN, LOGITS, PROBS or COUPLED; see :mod:`.verify`."""
+    IS_BLOCK: bool
+    """Whether the drafts of a request are judged together."""
+    STEPS: int
+    """A power of two above the largest number of drafts a request."""
+    FP64: bool
+    TILES: int
+    SMALL_CANDIDATES: int
+    HAS_FILTERS: bool
+    HAS_CEILING: bool
+    """Whether a row of the target may drop its largest logits."""
+    WARPS: int
+    VECTOR: int
+    IS_NVIDIA: bool
 
 
 # Ahead of a verification by probabilities: whether the drafts' probabilities are any. One read of them.
 
-PROBS_AT_ONCE = 4096
-"""Probabilities a program."""
 POSITIVE = tl.constexpr(1)
 """Result for a valid row: a positive probability, and no invalid one."""
 _INVALID = tl.constexpr(2)
@@ -60,7 +108,6 @@ def _either(a, b):
 def check_probs(probs, row_stride, vocab_size, counters, requests, AT_ONCE: tl.constexpr):
     """Each program checks some probabilities of one row. Grid (rows, stretches of ``AT_ONCE``).
 
-    :param probs: [rows, vocab_size].
     :param counters: behind the first ``requests``, [rows] int32: bits are added for a positive probability, and for a
         value that is negative or not finite.
     """
@@ -137,25 +184,26 @@ def load_kept_set(row, scale, draws, summary):
     return KeptSet(max_logit, threshold, mass, is_ordinary * steady(max_logit, scale))
 
 
-@triton.jit
-def rejected_draft(
-    row,
-    request,
-    token,
-    was_drawn,
-    scale,
-    share,
-    logits,
-    drafts,
-    counts,
-    draws,
-    summary,
-    DRAFT_KIND: tl.constexpr,
-):
-    """Return the :class:`RejectedDraft` of a row of the target.
+class DraftedBatch(NamedTuple):
+    """The batch of a verification, as :func:`accept_drafts` gets it."""
 
-    The groups of arguments are those of :func:`accept_drafts`.
-    """
+    logits: Any
+    """:class:`~.rows.Logits` of the target; ``drafts`` :class:`~.rows.DraftRows`, logits or probabilities."""
+    drafts: Any
+    tokens: Any
+    """:class:`DraftTokens`."""
+    counts: Any
+    row_params: Any
+    flags: Any
+    draws: Any
+    """:class:`~.rows.DrawResults` of the launches before, like ``summary``."""
+    summary: Any
+
+
+@triton.jit
+def rejected_draft(row, request, token, was_drawn, scale, share, batch, DRAFT_KIND: tl.constexpr):
+    """Return the :class:`RejectedDraft` of a row of the target."""
+    logits, drafts, draws, summary = batch.logits, batch.drafts, batch.draws, batch.summary
     p = load_kept_set(row, scale, draws, summary)
     target = logits.base + row.to(tl.int64) * logits.row_stride
     if DRAFT_KIND == CHOSEN:
@@ -165,7 +213,7 @@ def rejected_draft(
         draft = drafts.base + draft_row.to(tl.int64) * drafts.row_stride
         q = p
         if DRAFT_KIND == LOGITS:
-            q = load_kept_set(counts.target_rows + draft_row, scale, draws, summary)
+            q = load_kept_set(batch.counts.target_rows + draft_row, scale, draws, summary)
         rejected = RejectedDraft(target, draft, logits.vocab_size, token, was_drawn, p, q, scale, share)
     return rejected
 
@@ -363,10 +411,7 @@ class Steps(NamedTuple):
 
 @triton.jit
 def _weight(x, ids, max_logit, threshold, scale):
-    """Return ``exp(y)`` of kept logits, else 0: of +inf 1, and of a row of -inf 1 at token 0.
-
-    :param max_logit: the greatest kept logit.
-    """
+    """Return ``exp(y)`` of kept logits, else 0: of +inf 1, and of a row of -inf 1 at token 0."""
     weight = tl.where((x >= threshold) & (x <= max_logit), weigh(x, max_logit, scale), 0.0)
     extreme = tl.where(tl.where(max_logit > 0, x == float("inf"), ids == 0), 1.0, 0.0)
     return tl.where(tl.abs(max_logit) < float("inf"), weight, extreme)
@@ -383,10 +428,10 @@ def _probability(x, ids, row, mask, draws, summary, scale):
 
 
 @triton.jit
-def judge_drafts(
-    request, logits, drafts, tokens, counts, row_params, flags, draws, summary, counters, config: tl.constexpr
-):
-    """Return the :class:`Steps` of a request. The arguments are those of :func:`accept_drafts`."""
+def judge_drafts(request, batch, counters, config: tl.constexpr):
+    """Return the :class:`Steps` of a request of a :class:`DraftedBatch`."""
+    logits, drafts, tokens, counts = batch.logits, batch.drafts, batch.tokens, batch.counts
+    row_params, flags, draws, summary = batch.row_params, batch.flags, batch.draws, batch.summary
     STEPS: tl.constexpr = config.STEPS
     DRAFT_KIND: tl.constexpr = config.DRAFT_KIND
     first_row = tl.load(drafts.cu_num_logits + request).to(tl.int32)
@@ -480,9 +525,8 @@ def weigh_blocks(
     request = tl.program_id(0)
     number = tl.program_id(1)
     part = tl.program_id(2)
-    steps = judge_drafts(
-        request, logits, drafts, tokens, counts, row_params, flags, draws, summary, scratch.counters, config
-    )
+    batch = DraftedBatch(logits, drafts, tokens, counts, row_params, flags, draws, summary)
+    steps = judge_drafts(request, batch, scratch.counters, config)
     if number < steps.num_drafts:
         share = tl.full((), 1.0, tl.float64)
         i = tl.zeros((), tl.int32)
@@ -491,20 +535,10 @@ def weigh_blocks(
             i += 1
         row = steps.first_row + number
         inverse, _ = inverse_temperature(row_params.temperature, slot_of(row, flags, row_params))
-        rejected = rejected_draft(
-            row,
-            request,
-            pick(steps.draft_ids, number, config.STEPS).to(tl.int32),
-            pick(steps.is_judged.to(tl.int32), number, config.STEPS),
-            inverse * LOG2_E,
-            share.to(tl.float32),
-            logits,
-            drafts,
-            counts,
-            draws,
-            summary,
-            config.DRAFT_KIND,
-        )
+        token = pick(steps.draft_ids, number, config.STEPS).to(tl.int32)
+        was_drawn = pick(steps.is_judged.to(tl.int32), number, config.STEPS)
+        scale, own_share = inverse * LOG2_E, share.to(tl.float32)
+        rejected = rejected_draft(row, request, token, was_drawn, scale, own_share, batch, config.DRAFT_KIND)
         num_candidates = tl.full((), -1, tl.int32)
         if config.HAS_FILTERS:
             num_candidates = tl.load(summary.num_candidates + row)
@@ -536,7 +570,6 @@ def _excess_of_row(row, counts, summary, weights, config: tl.constexpr):
 def judge_block(steps, counts, summary, weights, config: tl.constexpr):
     """Return the number of accepted drafts of a block, and the share of p in the residual behind them.
 
-    :param steps: the :class:`Steps` of the request.
     :param weights: [rows, 2, tiles], as :func:`weigh_blocks` has left them.
     """
     step = tl.arange(0, config.STEPS)
@@ -586,22 +619,15 @@ def accept_drafts(
 ):
     """Each program verifies one request, or recovers a part of its last token. Grid (requests, parts).
 
-    :param logits: :class:`~.arguments.Logits` of the target; ``drafts`` :class:`~.arguments.DraftRows`,
-        logits or probabilities, with the offsets of the requests.
-    :param tokens: :class:`~.arguments.DraftTokens`.
-    :param draws: :class:`~.arguments.DrawResults` of the launches before, like ``summary`` and ``lists``: first
-        the target's rows, then the rows of ``drafts`` if it holds logits. Where rows may keep intervals, ``log_kept``,
-        the largest logits and the masses are those of :class:`~.interval.KeptMasses`.
-    :param scratch: :class:`~.arguments.ResidualScratch`.
-    :param out: :class:`~.arguments.VerifyResults`.
-    :param config: :class:`~.arguments.AcceptConfig`.
+    The groups are those of :class:`DraftedBatch`; of ``draws``, ``summary`` and ``lists`` first the target's rows, then
+    the rows of ``drafts`` if it holds logits. Where rows may keep intervals, ``log_kept``, the largest logits and the
+    masses are those of :class:`~.interval.KeptMasses`.
     """
     DRAFT_KIND: tl.constexpr = config.DRAFT_KIND
     request = tl.program_id(0)
     part = tl.program_id(1)
-    steps = judge_drafts(
-        request, logits, drafts, tokens, counts, row_params, flags, draws, summary, scratch.counters, config
-    )
+    batch = DraftedBatch(logits, drafts, tokens, counts, row_params, flags, draws, summary)
+    steps = judge_drafts(request, batch, scratch.counters, config)
     first_row, num_drafts = steps.first_row, steps.num_drafts
     step = tl.arange(0, config.STEPS)
     mask = step < num_drafts
@@ -635,20 +661,7 @@ def accept_drafts(
         is_rejected = (step == count) & steps.is_judged
         was_drawn = tl.sum(is_rejected.to(tl.int32), 0)
         token = tl.sum(tl.where(is_rejected, steps.draft_ids, 0), 0).to(tl.int32)
-        rejected = rejected_draft(
-            emits,
-            request,
-            token,
-            was_drawn,
-            scale,
-            share,
-            logits,
-            drafts,
-            counts,
-            draws,
-            summary,
-            DRAFT_KIND,
-        )
+        rejected = rejected_draft(emits, request, token, was_drawn, scale, share, batch, DRAFT_KIND)
         num_candidates = tl.full((), -1, tl.int32)
         if config.HAS_FILTERS:
             num_candidates = tl.load(summary.num_candidates + emits)
@@ -669,6 +682,7 @@ def accept_drafts(
                 span = (groups + tl.num_programs(1) - 1) // tl.num_programs(1)
                 end_group = tl.minimum((part + 1) * span, groups)
                 weigh_residual(rejected, tiles, part * span, end_group, weights, config)
+                # All threads' weights come before the release of one; the last program acquires those of all.
                 tl.debug_barrier()
                 if tl.atomic_add(scratch.counters + request, 1, sem="acq_rel") == tl.num_programs(1) - 1:
                     recovered = recover_from_tiles(rejected, tiles, key, weights, config)
