@@ -90,10 +90,9 @@ def test_verifications_count_the_rows_of_the_target_by_mode(native, mode):
 def test_edits_with_and_without_drafts_are_counted_apart(native):
     view = ProcessSubject(native)
     engine = view.engine({0: EditRequest(SamplingParams(repetition_penalty=2.0), [1])}, 1, 8)
-    rng = np.random.default_rng(0)
-    for drafts in (None, [[3, 4]]):
-        rows = 1 if drafts is None else 3
-        view.check_edits(Silent(), "", engine, [0], view.logits(rng, rows, 8, torch.float16), drafts=drafts)
+    for drafts in (None, Drafts.from_lists([[3, 4]])):
+        logits = torch.zeros(1 if drafts is None else 3, 8, dtype=torch.float16)
+        view.make(view.new_call("process", logits, engine.slots, torch.tensor([0]), None, drafts))
     assert looked(view) == {
         ("process_logits", "float16", 1024, "plain"): 1,
         ("process_logits", "float16", 1024, "drafts"): 3,
@@ -103,11 +102,6 @@ def test_edits_with_and_without_drafts_are_counted_apart(native):
         "acme", capabilities={"process_logits": limited}, device="cpu", build=lambda operation, need: None
     )
     assert ProcessSubject(one).places() == (Place("process_logits", "float32", 1024, "plain"),)
-
-
-class Silent:
-    def require(self, holds, needed):
-        assert holds, needed
 
 
 def test_a_line_has_the_rows_of_the_line_and_the_report_the_missed_places(native):
