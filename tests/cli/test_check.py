@@ -218,7 +218,7 @@ def test_native_passes_the_quick_run_on_a_cpu_in_its_time():
 
 # Several processes: one that dies, and Ctrl-C during the work.
 
-TWO = ("--only", "process edits", "--only", "process unassigned rows")
+TWO = ("--only", "process edits", "--only", "process crossing")
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def test_programs_that_share_a_row_edit_as_one_does():
     assert {name: line[0] for name, line in lines.items()} == {
         name: end for name, end in EXPECTED.items() if name in lines
     }
-    assert len(lines) == 10
+    assert len(lines) == 8
 
 
 @pytest.mark.fast_first

@@ -1,6 +1,5 @@
 """The places where a line has looked at rows, by call, dtype and width, and those that a run has missed."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -53,19 +52,14 @@ def test_verifications_are_counted_by_mode(native, mode):
 def test_edits_have_places_within_the_limits(native):
     view = ProcessSubject(native)
     engine = view.engine({0: EditRequest(SamplingParams(repetition_penalty=2.0), [1])}, 1, 8)
-    logits = view.logits(np.random.default_rng(0), 3, 8, torch.float16)
-    view.check_edits(Silent(), "", engine, [0], logits, drafts=[[3, 4]])
+    logits, drafts = torch.zeros(3, 8, dtype=torch.float16), Drafts.from_lists([[3, 4]])
+    view.make(view.new_call("process", logits, engine.slots, torch.tensor([0]), None, drafts))
     assert view.looked == {("process_logits", "float16", 1024)}
     limited = ProcessCapabilities(dtypes=("float32",), max_vocab_size=5)
     one = Subject(
         "acme", capabilities={"process_logits": limited}, device="cpu", build=lambda operation, need: None
     )
     assert ProcessSubject(one).places() == (Place("process_logits", "float32", 1024),)
-
-
-class Silent:
-    def require(self, holds, needed):
-        assert holds, needed
 
 
 def test_a_line_has_its_places_and_the_report_the_missed_places(native):

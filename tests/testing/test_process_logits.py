@@ -1,5 +1,6 @@
 """The kit's lines on processors with one planted bug each, and on native."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -33,10 +34,11 @@ def test_every_line_is_green_on_a_cuda_device():
 
 def test_a_red_line_names_the_first_logit_that_is_wrong():
     (line,) = MUTANTS["stop ids held back for a token too long"].look()
-    assert line.detail.startswith("torch.float32: row 23, id 2: needs ")
-    assert line.detail.endswith(
-        " (no edit), found -inf, where a request asks for min_tokens=7, stop_token_ids=[2, 5, 250], its prompt is "
-        "[7, 3, 3, 299, 0], its output [5, 3, 5, 5, 298, 31, 32], its bitmask none"
+    assert re.fullmatch(
+        r"single edits, \d+ rows of \d+ ids in torch.\S+: row \d+, after 0 drafts, id \d+: needs \S+ \(no edit\), "
+        r"found -inf, where a request asks for min_tokens=\d+, stop_token_ids=\[.+\], its prompt is \[.+\], its output "
+        r"\[.*\], its bitmask .+",
+        line.detail,
     )
 
 
@@ -68,11 +70,8 @@ def test_a_processor_of_some_edits_is_tested_by_advertised_edits_alone(edits):
 
 
 def test_unadvertised_drafts_are_refused():
-    result = run(subject(ProcessorMutant, ProcessCapabilities()))
-    refused = {line.name: line.detail for line in result.lines if line.status is Status.REFUSED}
-    assert set(refused) == {name for name in LINES if "drafts" in name} | {
-        "process sync-free",
-        "process graph replay",
-    }
-    sentence = refused["process drafts on the device"].partition(",")[0]
-    assert sentence == "'ProcessorMutant' cannot serve rows of a verification"
+    capabilities = ProcessCapabilities(edits=EDITS)
+    result = {line.name: line for line in run(subject(ProcessorMutant, capabilities)).lines}
+    refused = {name for name, line in result.items() if line.status is Status.REFUSED}
+    assert refused == {"process sync-free", "process graph replay"}
+    assert result["process edits"].detail.endswith("; 1 requests beyond the capabilities refused")

@@ -31,7 +31,7 @@ SOURCES = Path(tokendraw_native.__file__).parent
 TIMEOUT_SECONDS = 300
 ROWS = ("crossed requests", "crossed logprobs", "further filters", "near ties", "kept sets")
 DRAFTS = ("verify crossing", "verify further filters", "verify sure drafts", "verify near distributions")
-EDITS = ("process edits", "process crossing", "process unassigned rows", "process drafts on the device")
+EDITS = ("process edits", "process crossing")
 LINES = {
     **dict.fromkeys(("draw.py", "noise.py", "topk.py"), ("last ids", "seeds at the edges", *ROWS)),
     **dict.fromkeys(("filters.py", "moments.py", "threshold_search.py", "rows.py", "row_stats.py"), ROWS),

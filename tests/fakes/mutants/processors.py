@@ -205,11 +205,11 @@ PROCESSORS = table("process_logits", EVERYTHING, ProcessorMutant, (
     ("last id unedited", ("process crossing", "process edits"), {"process": last_id_unedited}),
     ("rows read as if they lay dense", "process strides", {"process": dense_rows}),
     ("slots as they were first seen", "process crossing", {"tables": first_tables}),
-    ("a slot that does not exist read as the next", "process unassigned rows",
+    ("a slot that does not exist read as the next", "process crossing",
      {"arguments": lambda self, row_index, bitmask, drafts: (row_index.clamp(1, 1), bitmask, drafts)}),
     ("flags of counts cleared in the slots", "process inputs unmodified", {"after": clear_flags}),
     ("a draft counted in its own row", "process crossing", rows(draft_early)),
-    ("rows behind the last request given to it", "process drafts on the device",
+    ("rows behind the last request given to it", "process crossing",
      rows(lambda result: {"exists": torch.ones_like(result.exists)})),
 ), options={"effort": Effort.tiny()})
 CUDA_PROCESSORS = table("process_logits", EVERYTHING, ProcessorMutant, (

@@ -150,8 +150,6 @@ VERIFIERS = (
                   output=kept_mass(lambda call, mass: mass.nan_to_num(neginf=0.0))),
     in_every_call("the threshold of the request's first row for every row", "verify crossing", output=threshold(
         lambda call, found: found[call.first_rows[call.row_requests]])),
-    *table("verify", OPERATIONS["verify"], VerifierMutant, (
-    ), options={"quick": True}),
     in_every_call("ids beyond the vocabulary replaced in place", "verify inputs unmodified",
                   change=placeholders_in_place),
     in_every_call("row i with the seed of request i", "verify batch invariance", unseeded=False, change=seeds_by_row),

@@ -1,35 +1,42 @@
-"""Requests with drafts: their fates, special values, seeds for narrow decisions, and their calls."""
+"""Requests with drafts: rows of targets and drafts, drafts picked for a fate, seeds near their decisions, and calls."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
+from torch import Tensor
 
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, VerifyOutput
-from tokendraw.plugin import DraftKind, GumbelDtype, LogprobsMode, VerifyCapabilities, VerifyMode
+from tokendraw.plugin import (
+    DraftKind,
+    GumbelDtype,
+    LogprobsMode,
+    TieRule,
+    VerifyCapabilities,
+    VerifyMode,
+)
 from tokendraw_testing import reference, reference_walk
 from tokendraw_testing.cases import factors
-from tokendraw_testing.cases.draft_rows import (
-    FAMILIES,
-    FIRST_POSITIONS,
-    LARGE_SIZE,
-    VALUE_FAMILIES,
-    AcceptanceNoise,
-    corner_ids,
-    make_pair,
-    poison_row,
-    scale_to_logits,
-)
 from tokendraw_testing.cases.factors import Case, Factors, Site, random_case
-from tokendraw_testing.cases.requests import Fields, describe, further_params, per_row
-from tokendraw_testing.cases.telling import POSITION, VOCAB_SIZE, place_row, telling_draft, telling_rows
+from tokendraw_testing.cases.requests import CrossedRequest, Fields, describe, further_params, per_row
+from tokendraw_testing.cases.rows import CrossedRow
+from tokendraw_testing.cases.telling import (
+    KEPT_COUNTS,
+    LUCK,
+    POSITION,
+    VOCAB_SIZE,
+    place_row,
+    telling_draft,
+    telling_rows,
+)
 from tokendraw_testing.subjects import VerifySubject, row_metadata
 
 Array = NDArray[Any]
@@ -37,14 +44,26 @@ Array = NDArray[Any]
 OUTSIDE_ID: Final = 2**31 - 1
 """An id outside every vocabulary."""
 WIDE_SIZE: Final = 1 << 16
-LAYOUTS: Final = ("flat", "padded", "padded int32", "padded, rows behind")
-"""Of the ids: [L - B], or [B, K] with more rows of logits than the requests have."""
+LAYOUTS: Final = ("flat", "padded", "padded int32, rows behind")
+"""Of the ids: [L - B], or [B, K], with more rows of logits than the requests have."""
 _EXTRA_ROWS: Final = 3
-
-_DRAFT_NAN: Final = ("draft", "NaN")
-"""NaN in a draft row, which only some modes and kinds of drafts read."""
-_DRAFT_BELOW_0: Final = ("draft", "-1")
-"""Negative probabilities in a draft row."""
+FIRST_POSITIONS: Final = (0, 7, 2**31 - 3, 2**32 - 2, 2**40 + 11)
+"""First positions of requests; the rows of a request cross the border of a 32-bit word."""
+_DRAFTS: Final = (0, 1, 2, 5, 8, 9, 16)
+FATES: Final = ("all accepted", "rejected first", "rejected later", "placeholder")
+_MOST_ROWS: Final = 3
+"""Different rows of a request beside the bonus row."""
+_MOST_DISTINCT: Final = 7
+"""Requests of a call that differ; a larger batch holds them several times."""
+_MOST_ELEMENTS: Final = 1 << 18
+"""Logits of the target in a large batch, for one draft."""
+_DEPTH: Final = 50.0
+"""Distance of y from the largest below which a token is not drawn."""
+_REQUEST_FACTORS: Final = (
+    *("temperature", "top_k", "top_p", "min_p", "filter_order", "best", "seeded"),
+    *("drafts", "fate", "family", "poison"),
+)
+"""Factors that differ between the requests of a call."""
 POISON: Final = (
     (),
     ("bonus", "NaN"),
@@ -52,50 +71,111 @@ POISON: Final = (
     ("bonus", "+inf"),
     ("behind", "NaN"),
     ("used", "NaN"),
-    _DRAFT_NAN,
+    ("draft used", "NaN"),
+    ("draft used", "NaN"),
     ("draft behind", "nothing"),
+    ("draft used", "-1"),
 )
 """Places of special values, and the values."""
-_DRAFTS: Final = (0, 1, 2, 5, 8, 9, 16)
-_WIDE_DRAFTS: Final = (0, 1, 3, 9)
-"""Numbers of drafts in wide vocabularies."""
-_MOST_DISTINCT: Final = 7
-"""Requests of a call that differ; a larger batch holds them several times."""
-_MOST_ELEMENTS: Final = 1 << 21
-"""Logits of the target in a large batch."""
-_REQUEST_FACTORS: Final = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "filter_order",
-    "best",
-    "seeded",
-    "drafts",
-    "fate",
-    "family",
-    "poison",
-)
-FATES: Final = (
-    "all accepted",
-    "rejected first",
-    "rejected midway",
-    "rejected last",
-    "placeholder first",
-    "placeholder",
-)
-_RANDOM_SHARE: Final = 0.35
-"""Share of narrow and of certain decisions about a random open token."""
-_SMALL_RATIO: Final = 0.003
-"""Least p / q of a random token; dozens of the seeds accept at it."""
-_RARE_PROBABILITY: Final = 0.02
-"""Probability below which a kernel may take a draft for impossible."""
-_LARGE_PROBABILITY: Final = 0.05
-"""Probability of a draft that a wrong residual would often recover."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Form:
+# Rows of a target and its drafts, in units of y: divided by the temperature. A mistake in one corner of a kernel
+# changes most of their chains, and edges of filters lie between groups of equal tokens, to be certain in float32.
+
+FAMILIES: Final = ("gaussian", "levels", "places", "close")
+_VALUE_FAMILIES: Final = ("levels",)
+"""Families with ties at a filter's edge, which tell the tie rules apart."""
+_NEGLIGIBLE: Final = -18.0
+_BORDERS: Final = (1024, 4096, 1 << 15, 1 << 16, 1 << 17, 1 << 18)
+
+
+def make_pair(rng: Generator, family: str, size: int, params: SamplingParams) -> tuple[Array, Array]:
+    """Make one row of a target and of its draft: two [V] float64 in units of y."""
+
+    def random(scale: float, center: float = 0.0) -> Array:
+        return np.round((center + scale * rng.standard_normal(size)) * 64) / 64
+
+    if family == "gaussian":
+        y = random(2.0)
+        return y, y + random(0.4)
+    if family == "levels":
+        return _levels(rng, size, params)
+    ids = corner_ids(rng, size, 40 if family == "close" else 14)
+    y, draft = np.full((2, size), _NEGLIGIBLE)
+    if family == "places" and rng.random() < 0.5:  # about as much mass as all the heavy tokens have
+        y, draft = random(0.5, 1.5 - np.log(size)), random(0.5, 1.5 - np.log(size))
+    y[ids] = rng.uniform(-2.0, 0.0, len(ids))
+    y[size - 1] += 2.0 * (rng.random() < 0.3)
+    if family == "close":  # p and q differ by little more than they would lose in half precision
+        draft[ids] = y[ids] + 10 ** rng.uniform(-3.3, -1.5) * rng.choice([-1, 1], len(ids))
+    elif size > 1024 and rng.random() < 0.6:  # most of the residual behind the last power of two
+        draft[ids] = y[ids] + 0.1 * rng.standard_normal(len(ids))
+        draft[ids[ids >= 1 << (size - 1).bit_length() - 1]] -= 6.0
+    else:
+        draft[ids] = rng.permutation(y[ids])
+    return y, draft
+
+
+def corner_ids(rng: Generator, size: int, count: int) -> Array:
+    """Pick ids on special paths of kernels: ends, borders of tiles and of powers of two, the last vector, far out."""
+    ends = {0, 1, size - 2, size // 8 * 8 - 1, size // 8 * 8, (size - 1) // 1024 * 1024}
+    borders = {border + step for border in _BORDERS for step in (-1, 0, 1)}
+    corners = [token for token in ends | borders if 0 <= token < size]
+    far = [*rng.integers(max(0, size - 1024), size, 4), *rng.integers(size // 2, size, 4)]
+    preferred = rng.permutation([*rng.permutation(corners)[: count // 2], *far])
+    ids = dict.fromkeys([size - 1, *preferred.tolist(), *rng.integers(0, size, 4 * count).tolist()])
+    return rng.permutation(list(ids)[:count])
+
+
+def _levels(rng: Generator, size: int, params: SamplingParams) -> tuple[Array, Array]:
+    """Groups of ties of about equal mass: 30, then 600 where a small k ends, then thousands for a large k."""
+    values = -np.arange(9) * 0.75
+    counts = np.minimum(30 * np.exp(-values), size)
+    counts[1] = 600
+    counts = np.maximum(1, counts * min(1.0, 0.95 * size / counts.sum())).astype(int)
+    if params.min_p > 0:  # levels on both sides of the threshold, closer than a step of bfloat16
+        near_values = np.log(params.min_p) + 0.0015 * np.arange(-6.5, 7.0)
+        count_near = int(max(1, min(size / 40, 0.1 * (counts * np.exp(values)).sum() / params.min_p)))
+        values = np.append(values, near_values)
+        counts = np.append(counts // 2 + 1, np.full(len(near_values), count_near))
+    y = np.full(size, _NEGLIGIBLE)
+    groups = np.repeat(values, counts)[:size]
+    y[rng.permutation(size)[: len(groups)]] = groups
+    is_raised = rng.random(size) < 0.3
+    return y, np.where(is_raised & (y < 0) & (y > _NEGLIGIBLE), y + 0.75, y)
+
+
+def _scale_to_logits(y: Array, params: SamplingParams, rng: Generator) -> Array:
+    """Turn y into logits at the temperature of a request; some rows have their maximum at zero, of either sign."""
+    shift = rng.choice([0.0, 7.0, -30.0, -y.max()])
+    x = np.asarray((params.temperature or 1.0) * (y + shift))
+    return np.where((x == 0) & (rng.random(len(x)) < 0.5), -0.0, x)
+
+
+def _poison_row(rng: Generator, row: Tensor, what: str, *, probs: bool) -> Tensor:
+    """Return a copy of a row [V] with NaN, +inf, -1 or no mass, at ids far out."""
+    row, size = row.clone(), len(row)
+    if what == "nothing":
+        return row.fill_(0.0 if probs else -np.inf)
+    ids = [*rng.integers(size // 2, size, 2), rng.choice([size - 1, size * 2 // 3])]
+    row[torch.tensor(ids)] = {"NaN": float(rng.choice([np.nan, -np.nan])), "+inf": np.inf, "-1": -1.0}[what]
+    return row
+
+
+def rounded(values: Array, dtype: str) -> Array:
+    """Round to a dtype by its torch name; the result is float32, which holds every value of the dtype."""
+    result: Array = _tensor(values, dtype).float().numpy()
+    return result
+
+
+def _tensor(values: Array, dtype: str) -> Tensor:
+    return torch.from_numpy(np.asarray(values, np.float32)).to(getattr(torch, dtype))
+
+
+# Requests.
+
+
+class Form(NamedTuple):
     """Common properties of all requests of a call."""
 
     site: Site
@@ -104,298 +184,233 @@ class Form:
     """Of the drafts' rows, by its torch name."""
     mode: VerifyMode
     kind: DraftKind
-    gumbel_dtype: GumbelDtype = "fp32"
+    gumbel_dtype: GumbelDtype
+    tie_rule: TieRule
 
 
 @dataclass(frozen=True, kw_only=True)
 class DraftRequest:
-    """A request with rows in the dtypes of its call."""
+    """A request with its n drafts."""
 
+    form: Form
     params: SamplingParams
     first: int
     """Position of the first row."""
-    target: list[Array]
-    """n + 1 rows [V] float32, some of them the same."""
-    rows: list[reference.ReferenceRow]
-    """The same rows after temperature and filters."""
-    draft: list[Array]
-    """n rows [V] float32: logits or probabilities, by the kind of the call; none of drafts that were chosen."""
-    draft_rows: list[reference.ReferenceRow]
-    """The rows after temperature and filters, if the call reads draft logits."""
+    target: list[CrossedRow]
+    """n + 1 rows, some of them the same; XTC is decided at their positions."""
+    draft: list[CrossedRow]
+    """n rows of logits or of probabilities, by the kind of the call; none of drafts that were chosen."""
     ids: list[int]
     about: str
-    """Description of the family, fate and special values."""
 
     @property
-    def draft_row(self) -> reference.ReferenceRow:
-        """Return the first row as one to draw a draft from, without XTC."""
-        if not self.params.xtc_probability > 0:
-            return self.rows[0]
-        return reference.prepare(self.target[0], replace(self.params, xtc_probability=0.0))
+    def rows(self) -> list[reference.ReferenceRow]:
+        """The rows of the target after temperature and filters."""
+        return [row.prepared for row in self.target]
 
-    def __str__(self) -> str:
-        return self._words
+    @property
+    def draft_logits(self) -> list[CrossedRow]:
+        """The rows of draft logits that the call reads."""
+        return self.draft if self.form.kind == "logits" and self.form.mode != "coupled" else []
 
     @functools.cached_property
-    def _words(self) -> str:
-        seed = (
-            "no seed" if self.params.seed is None else f"seed {self.params.seed} from position {self.first}"
+    def is_known(self) -> bool:
+        """Whether no noise but that of the request's seed decides."""
+        has_noise = self.params.seed is None and self.params.temperature > 0
+        return not has_noise or all((row.kept & (row.y > -_DEPTH)).sum() == 1 for row in self.rows)
+
+    def is_settled(self, num_used: int) -> bool:
+        """Whether rounding decides no filter of the first rows, and the sampler none of their ties."""
+        rows = (*self.target[:num_used], *self.draft_logits[:num_used])
+        return all(row.prepared.certain if row.tie_rule == "value" else row.is_settled for row in rows)
+
+    def drawn_by(self, step: int) -> tuple[Array, bool]:
+        """Return q [V] of a draft and whether its row is valid; 1 where the call reads no row."""
+        if self.form.kind == "chosen" or self.form.mode == "coupled":
+            return np.ones(self.form.site.size), True
+        if self.form.kind == "logits":
+            row = self.draft[step].prepared
+            return reference_walk.distribution(row), row.valid
+        q = self.draft[step].logits.double().numpy()
+        is_valid = bool((q >= 0).all() and 0 < q.max() < np.inf)
+        return np.where((q > 0) & (q < np.inf), q, 0.0), is_valid
+
+    def walk(self) -> reference.Drawing[reference_walk.Answer]:
+        """Walk along the drafts by the reference."""
+        positions, kind = range(self.first, self.first + len(self.target)), self.form.kind
+        probs = np.array([row.logits.double().numpy() for row in self.draft]) if kind == "probs" else None
+        logits = [row.prepared for row in self.draft_logits] if kind == "logits" else None
+        return reference_walk.walking(
+            self.rows, self.ids, self.params, positions, probs=probs, logits=logits, mode=self.form.mode
         )
-        joint = ", joint" if self.params.filter_order == "joint" else ""
-        return f"{describe(self.params)}{joint}, {seed}, drafts {self.ids} ({self.about})"
+
+    def to_draw(self) -> CrossedRequest:
+        """Return the first row as one to draw a draft from, which XTC leaves alone."""
+        row = self.target[0]
+        row = replace(row, params=replace(row.params, xtc_probability=0.0), design=f"first row of {self}")
+        return CrossedRequest(row, self.params, self.first)
+
+    def __str__(self) -> str:
+        params = self.params
+        seed = "no seed" if params.seed is None else f"seed {params.seed} from position {self.first}"
+        return f"{describe(params)}, {params.filter_order}, {seed}, drafts {self.ids} ({self.about})"
 
 
-def prepare_row(
-    x: Array, params: SamplingParams, position: int | None = None, dtype: str = "fp32"
-) -> reference.ReferenceRow:
-    """Prepare a row of a target at its position, or of drafts: these have no XTC."""
-    is_applied = position is not None and params.xtc_probability > 0
-    if is_applied:
-        is_applied = reference.applies_xtc(params, params.seed or 0, position or 0, dtype)
-    return reference.prepare(x, replace(params, xtc_probability=float(is_applied)))
-
-
-def rounded(values: Array, dtype: str) -> Array:
-    """Round to a dtype by its torch name; the result is float32, which holds every value of the dtype."""
-    result: Array = torch.from_numpy(np.asarray(values, np.float32)).to(getattr(torch, dtype)).float().numpy()
-    return result
-
-
-def make_request(
-    rng: Generator, form: Form, case: Mapping[str, Any], params: SamplingParams, noise: AcceptanceNoise
+def request_of(
+    form: Form,
+    params: SamplingParams,
+    first: int,
+    target: Sequence[Tensor],
+    draft: Sequence[Tensor],
+    ids: list[int],
+    about: str,
 ) -> DraftRequest:
-    """Make a request.
+    """Make a request of rows of logits or probabilities."""
 
-    :param case: ``drafts`` K, ``fate``, ``family`` of rows, ``poison`` (where, what) and whether it is ``seeded``.
-    :param noise: where seeds are chosen from.
-    """
-    count = case["drafts"]
-    fate = case["fate"] if count else "all accepted"
-    first = int(rng.choice(FIRST_POSITIONS))
-    seed = int(rng.choice(noise.seeds)) if case["seeded"] else None
-    if seed is None and params.xtc_probability > 0:
-        params = replace(params, xtc_probability=1.0)
-    end = {
-        "all accepted": count,
-        "rejected first": 0,
-        "rejected midway": count // 2,
-        "rejected last": count - 1,
-        "placeholder first": 0,
-        "placeholder": int(rng.integers(count)) if count else 0,
-    }[fate]
-    builder = _RequestBuilder(
-        rng, form, case["family"], replace(params, seed=seed), first, count, end, case["poison"]
-    )
-    is_matched = form.mode == "coupled" or builder.is_greedy
-    ids = builder.matching_ids(fate) if is_matched else builder.judged_ids(fate, noise)
-    unused_ids = rng.integers(0, form.site.size, count - len(ids)).tolist()
+    @functools.cache
+    def crossed(x: Tensor, is_applied: bool) -> CrossedRow:
+        own = replace(params, seed=None, xtc_probability=float(is_applied))
+        return CrossedRow(form.site, about, x, own, form.tie_rule)
+
+    def applies(position: int) -> bool:
+        seed, dtype = params.seed or 0, form.gumbel_dtype
+        return params.xtc_probability > 0 and reference.applies_xtc(params, seed, position, dtype)
+
     return DraftRequest(
-        params=builder.params,
+        form=form,
+        params=params,
         first=first,
-        target=builder.target,
-        rows=[builder.target_row(step) for step in range(count + 1)],
-        draft=builder.draft if form.kind != "chosen" else [],
-        draft_rows=[builder.row(x) for x in builder.draft]
-        if form.kind == "logits" and form.mode != "coupled"
-        else [],
-        ids=[*ids, *unused_ids],
-        about=f"{case['family']}, {fate}" + f", {' '.join(case['poison'])}" * bool(case["poison"]),
+        target=[crossed(x, applies(position)) for position, x in enumerate(target, first)],
+        draft=[crossed(x, False) for x in draft if form.kind != "chosen"],
+        ids=ids,
+        about=about,
     )
 
 
-class _RequestBuilder:
-    """Rows of one request, and ids with the fate of the case."""
-
-    def __init__(
-        self,
-        rng: Generator,
-        form: Form,
-        family: str,
-        params: SamplingParams,
-        first: int,
-        count: int,
-        end: int,
-        poison: tuple[str, str] | tuple[()],
-    ) -> None:
-        self.rng, self.form, self.params, self.first = rng, form, params, first
-        self.count, self.end, self.size = count, end, form.site.size
-        self.is_greedy = not params.temperature > 0
-        self._rows_of: dict[tuple[int, int | None], tuple[Array, reference.ReferenceRow]] = {}
-        num_rows = count + 1 if self.size <= LARGE_SIZE else min(count + 1, 3)
-        draft_params = SamplingParams() if form.kind == "probs" and rng.random() < 0.3 else params
-        draft_params = replace(draft_params, xtc_probability=0.0)
-        row_pairs = [
-            self._rows(family, draft_params, has_sure_token=form.kind == "chosen" and 0 < step < num_rows - 1)
-            for step in range(num_rows)
-        ]
-        order = [step if step < num_rows - 1 else (step - 1) % max(num_rows - 1, 1) for step in range(count)]
-        self.target = [row_pairs[step][0] for step in (*order, num_rows - 1)]
-        self.draft = [row_pairs[step][1] for step in order]
-        if poison:
-            self._poison(*poison)
-
-    def _rows(
-        self, family: str, draft_params: SamplingParams, *, has_sure_token: bool
-    ) -> tuple[Array, Array]:
-        """Make a row of the target and a row of the draft, of logits or of probabilities."""
-        rng, form = self.rng, self.form
-        y, draft_y = make_pair(rng, family, self.size, self.params)
-        if has_sure_token:  # a chosen draft is accepted by p alone
-            y[int(rng.choice(corner_ids(rng, self.size, min(self.size, 14))))] = y.max() + 9.0
-        if self.is_greedy:
-            ids = corner_ids(rng, self.size, min(self.size, 4))
-            y[ids] = y.max()
-        target = rounded(scale_to_logits(y, self.params, rng), form.site.dtype)
-        draft = scale_to_logits(draft_y, self.params, rng).astype(np.float32)
-        if form.kind == "probs" and form.mode != "coupled":
-            draft = reference_walk.distribution(reference.prepare(draft, draft_params))
-        return target, rounded(draft, form.draft_dtype)
-
-    def _poison(self, where: str, what: str) -> None:
-        """Put special values into one row: the bonus row, an unused row, or a used row."""
-        probs = self.form.kind == "probs"
-        rows, step = self.target, self.count
-        if where == "behind":
-            step = min(self.end + 1, self.count)
-        elif where == "used":
-            step = int(self.rng.integers(min(self.end, self.count) + 1))
-        elif where.startswith("draft"):
-            rows, step = self.draft, min(self.end + (where == "draft behind"), self.count - 1)
-        if rows:
-            on_probs = probs and rows is self.draft
-            rows[step] = poison_row(self.rng, rows[step], what, probs=on_probs)
-
-    def matching_ids(self, fate: str) -> list[int]:
-        """Return drafts equal to the target's draws, up to the rejected draft."""
-        rng, ids = self.rng, []
-        for step in range(min(self.end + 1, self.count)):
-            row = self.target_row(step)
-            sampled = self._draw(row, step)
-            if step < self.end:
-                ids.append(sampled)
-                continue
-            candidates = np.flatnonzero(row.x == row.x.max()) if self.is_greedy else np.flatnonzero(row.kept)
-            other_tokens = candidates[candidates != sampled]
-            rejected_token = int(rng.choice(other_tokens)) if len(other_tokens) else (sampled + 1) % self.size
-            ids.append(self._outside() if fate.startswith("placeholder") else rejected_token)
-        return ids
-
-    def _draw(self, row: reference.ReferenceRow, step: int) -> int:
-        if self.params.seed is None and not self.is_greedy:
-            return int(self.rng.choice(self.size, p=reference_walk.distribution(row)))
-        return reference.draw(row, self.params.seed or 0, self.first + step, self.form.gumbel_dtype)[0]
-
-    def judged_ids(self, fate: str, noise: AcceptanceNoise) -> list[int]:
-        """Return accepted drafts up to the rejected draft, with one narrow decision."""
-        rng, last = self.rng, min(self.end, self.count - 1)
-        if self.count == 0:
-            return []
-        is_rejected = self.end < self.count
-        critical_step = (
-            last
-            if is_rejected and not fate.startswith("placeholder") and rng.random() < 0.5
-            else int(rng.integers(last + 1))
-        )
-        ids, ratios = [], []
-        for step in range(last + 1):
-            if fate.startswith("placeholder") and step == self.end:
-                ids.append(self._outside())
-                continue
-            p, q = reference_walk.distribution(self.target_row(step)), self._q(step)
-            x = _pick_narrow(rng, p, q) if step == critical_step else None
-            if x is None:
-                x = _pick_rejected(rng, p, q) if is_rejected and step == last else _pick_accepted(rng, p, q)
-            ids.append(x)
-            draft_probability = 1.0 if q is None else q[x]
-            ratios.append(float(p[x] / draft_probability) if draft_probability > 0 else 0.0)
-        if self.params.seed is not None and ratios and not self.params.xtc_probability > 0:
-            is_last_rejected = is_rejected and not fate.startswith("placeholder")
-            seed = noise.narrow(self.first, ratios, is_last_rejected, min(critical_step, len(ratios) - 1))
-            self.params = self.params if seed is None else replace(self.params, seed=seed)
-        return ids
-
-    def target_row(self, step: int) -> reference.ReferenceRow:
-        """Prepare a row of the target; XTC is decided at its position."""
-        return self.row(self.target[step], self.first + step if self.params.xtc_probability > 0 else None)
-
-    def row(self, x: Array, position: int | None = None) -> reference.ReferenceRow:
-        """Prepare a row once."""
-        key = id(x), position
-        if key not in self._rows_of:
-            self._rows_of[key] = x, prepare_row(x, self.params, position, self.form.gumbel_dtype)
-        return self._rows_of[key][1]
-
-    def _q(self, step: int) -> Array | None:
-        """Return the draft distribution of a step [V]; None for a chosen draft."""
-        if self.form.kind == "chosen":
-            return None
-        if self.form.kind == "probs":
-            return usable_probs(self.draft[step])
-        return reference_walk.distribution(self.row(self.draft[step]))
-
-    def _outside(self) -> int:
-        return int(self.rng.choice([-1, -1, -1, self.size, OUTSIDE_ID]))
+def make_request(rng: Generator, form: Form, case: Mapping[str, Any], params: SamplingParams) -> DraftRequest:
+    """Make a request with ``drafts`` K of a ``fate``, ``family`` of rows and ``poison``, which may be ``seeded``."""
+    count, first, size = case["drafts"], int(rng.choice(FIRST_POSITIONS)), form.site.size
+    fate = case["fate"] if count else FATES[0]
+    params = replace(params, seed=int(rng.integers(0, 2**64, dtype=np.uint64)) if case["seeded"] else None)
+    if params.seed is None and params.xtc_probability > 0:
+        params = replace(params, xtc_probability=1.0)
+    num_accepted = {"all accepted": count, "rejected first": 0}.get(fate, int(rng.integers(max(count, 1))))
+    inner = [_make_rows(rng, form, params, case["family"], step) for step in range(min(count, _MOST_ROWS))]
+    bonus, _ = _make_rows(rng, form, params, case["family"], 0)
+    target = [*(inner[step % _MOST_ROWS][0] for step in range(count)), bonus]
+    draft = [inner[step % _MOST_ROWS][1] for step in range(count)]
+    where, what = case["poison"] or ("", "")
+    steps = {"bonus": count, "used": int(rng.integers(num_accepted + 1)), "behind": num_accepted + 1}
+    rows = draft if where.startswith("draft") else target
+    if where and rows:
+        step = min(steps[where.removeprefix("draft ")], len(rows) - 1)
+        is_probs = form.kind == "probs" and rows is draft
+        rows[step] = _poison_row(rng, rows[step], what, probs=is_probs)
+    about = f"{case['family']}, {fate}" + f", {where}: {what}" * bool(where)
+    request = request_of(form, params, first, target, draft, [], about)
+    ids, ratios = _pick_drafts(rng, request, fate, num_accepted)
+    if params.seed is not None and ratios and not params.xtc_probability > 0:
+        is_rejected = num_accepted < count and fate != "placeholder"
+        params = replace(params, seed=_narrow_seed(rng, first, np.array(ratios), is_rejected) or params.seed)
+    return replace(request, params=params, ids=ids + rng.integers(0, size, count - len(ids)).tolist())
 
 
-def usable_probs(row: Array) -> Array:
-    """Return probabilities [V] float64 with 0 in place of NaN, negative and infinite values."""
-    probabilities = row.astype(np.float64)
-    return np.where((probabilities > 0) & (probabilities < np.inf), probabilities, 0.0)
+def _make_rows(
+    rng: Generator, form: Form, params: SamplingParams, family: str, step: int
+) -> tuple[Tensor, Tensor]:
+    """Make a row of the target and a row of the draft, of logits or of probabilities."""
+    y, draft_y = make_pair(rng, family, form.site.size, params)
+    if form.kind == "chosen" and step > 0:  # a chosen draft is accepted by p alone
+        y[corner_ids(rng, form.site.size, 14)[0]] = y.max() + 9.0
+    if not params.temperature > 0:
+        y[corner_ids(rng, form.site.size, 4)] = y.max()
+    target, draft = (_scale_to_logits(each, params, rng) for each in (y, draft_y))
+    if form.kind == "probs" and form.mode != "coupled":
+        drawn_by = SamplingParams() if rng.random() < 0.3 else replace(params, xtc_probability=0.0)
+        draft = reference_walk.distribution(reference.prepare(draft.astype(np.float32), drawn_by))
+    return _tensor(target, form.site.dtype), _tensor(draft, form.draft_dtype)
 
 
-def _pick_accepted(rng: Generator, p: Array, q: Array | None) -> int:
-    """Pick a draft accepted for certain, now and then an unlikely draft; else the likeliest draft."""
-    sure_mass = np.zeros_like(p) if q is None else np.where((q > 0) & (p >= 1.02 * q), p, 0.0)
-    if not sure_mass.any():
-        return int((p if q is None else np.where(q > 0, p / np.where(q > 0, q, 1.0), 0.0)).argmax())
-    if rng.random() < _RANDOM_SHARE:
-        return int(rng.choice(np.flatnonzero(sure_mass)))
-    return int(rng.choice(np.argsort(-sure_mass)[: min(6, int((sure_mass > 0).sum()))]))
+def _pick_drafts(
+    rng: Generator, request: DraftRequest, fate: str, num_accepted: int
+) -> tuple[list[int], list[float]]:
+    """Pick drafts up to the rejected one, with one decision that hangs on u; return them and their p / q."""
+    ids, ratios, form = [], list[float](), request.form
+    last = min(num_accepted, len(request.target) - 2)
+    open_step = last if rng.random() < 0.4 else int(rng.integers(last + 1)) if last >= 0 else -1
+    for step, row in enumerate(request.rows[: last + 1]):
+        is_last = step == num_accepted
+        if is_last and fate == "placeholder":
+            ids.append(int(rng.choice([-1, -1, -1, form.site.size, OUTSIDE_ID])))
+        elif form.mode == "coupled" or row.greedy:
+            drawn, _ = reference.draw(row, request.params.seed or 0, request.first + step, form.gumbel_dtype)
+            others = np.flatnonzero((row.x == row.x.max()) if row.greedy else row.kept)
+            others = np.append(others[others != drawn], (drawn + 1) % form.site.size)
+            ids.append(int(rng.choice(others[: max(1, len(others) - 1)])) if is_last else drawn)
+        else:
+            p, (q, _) = reference_walk.distribution(row), request.drawn_by(step)
+            rules = (("open",) if step == open_step else ()) + ("rejected" if is_last else "accepted", "any")
+            ids.append(_pick(rng, p, q, rules))
+            ratios.append(float(p[ids[-1]] / q[ids[-1]]) if q[ids[-1]] > 0 else 0.0)
+    return ids, ratios
 
 
-def _pick_narrow(rng: Generator, p: Array, q: Array | None) -> int | None:
-    """Pick a draft with an acceptance that depends on u, mostly a likely draft; None without any."""
-    ratio = p if q is None else np.divide(p, q, out=np.zeros_like(p), where=q > 0)
-    is_random = rng.random() < _RANDOM_SHARE
-    open_mass = np.where((ratio > (_SMALL_RATIO if is_random else 0.1)) & (ratio < 0.9995), p, 0.0)
-    if not open_mass.any():
-        return None
-    rare = np.flatnonzero((open_mass > 0) & (open_mass < _RARE_PROBABILITY))
-    if is_random and len(rare) and rng.random() < 0.5:
-        return int(rng.choice(rare))
-    if is_random:
-        return int(rng.choice(np.flatnonzero(open_mass)))
-    return int(rng.choice(np.argsort(-open_mass)[: min(12, int((open_mass > 0).sum()))]))
+def _pick(rng: Generator, p: Array, q: Array, rules: Sequence[str]) -> int:
+    """Pick a draft that fits the first rule for which there is one: mostly one of the likeliest, at times any."""
+    ratio, is_random = np.divide(p, q, out=np.zeros_like(p), where=q > 0), rng.random() < 0.35
+    is_less = (ratio < 0.9) & (q > 0)
+    # No mass in p, or none in q, or less than all others to q, or much and yet less than q.
+    ways = ((p == 0) & (q > 0), (q == 0) & (p > 0), is_less & (ratio <= ratio[is_less].min(initial=1.0)))
+    rejected = [way for way in (*ways, is_less & (p > 0.05), is_less & (p > 0.05)) if way.any()]
+    fitting = {
+        "open": (ratio > (0.003 if is_random else 0.1)) & (ratio < 0.9995),
+        "rejected": rejected[int(rng.integers(len(rejected)))] if rejected else is_less,
+        "accepted": ratio >= min(1.02, ratio.max()),
+        "any": np.ones(len(p), bool),
+    }
+    ids = np.flatnonzero(next(fitting[rule] for rule in rules if fitting[rule].any()))
+    return int(rng.choice(ids if is_random else ids[np.argsort(-p[ids])[:8]]))
 
 
-def _pick_rejected(rng: Generator, p: Array, q: Array | None) -> int:
-    """Pick a draft of little, no, or much but less target mass, or a draft of no draft mass."""
-    ways = (
-        [np.flatnonzero(p == 0)]
-        if q is None
-        else [np.flatnonzero((p == 0) & (q > 0)), np.flatnonzero((q == 0) & (p > 0))]
-    )
-    draft_probabilities = np.ones_like(p) if q is None else q
-    smaller_mass = np.where(p < 0.9 * draft_probabilities, p, 0.0)
-    likeliest = (smaller_mass == smaller_mass.max()) & (smaller_mass > _LARGE_PROBABILITY)
-    likeliest_tokens = np.flatnonzero(likeliest)
-    ways += [np.argsort(p - draft_probabilities)[:8], likeliest_tokens, likeliest_tokens]
-    nonempty_ways = [way for way in ways if len(way)]
-    return int(rng.choice(nonempty_ways[int(rng.integers(len(nonempty_ways)))]))
+_STEPS: Final = 17
+_SEEDS: Final = 8192
+_MARGIN: Final = 3 * reference.NEAR_TIE
+"""Least distance of a decision from its turning point, so that float32 decides likewise."""
+
+
+@functools.lru_cache(maxsize=32)
+def _acceptance_noise(first: int, block: int) -> tuple[Array, Array]:
+    """Return many seeds, and their u from position ``first`` on: [seeds, 17]."""
+    seeds = np.random.default_rng((first, block)).integers(0, 2**64, _SEEDS, np.uint64)
+    positions = np.arange(_STEPS).astype(np.uint64) + np.uint64(first)
+    words = reference.random_words(seeds[:, None], positions, 0, reference_walk.ACCEPT)
+    return seeds, reference.uniform(words[0])
+
+
+def _narrow_seed(rng: Generator, first: int, ratios: Array, is_rejected: bool) -> int | None:
+    """Find a seed that accepts by p / q = ``ratios``, all but the last if rejected, and decides one step narrowly."""
+    seeds, u = _acceptance_noise(first, int(rng.integers(4)))
+    u = u[:, : len(ratios)]
+    is_wanted = np.arange(len(ratios)) < len(ratios) - is_rejected
+    gap = np.abs(u - ratios)
+    is_usable = ((u < ratios) == is_wanted).all(1) & (gap >= _MARGIN).all(1)
+    narrow = np.where(is_usable, gap.min(1), np.inf)
+    return int(seeds[narrow.argmin()]) if is_usable.any() else None
+
+
+# Calls.
 
 
 def draft_factors(subject: VerifySubject, sites: list[Site]) -> Factors:
     """Return the factors of calls and their requests."""
     capabilities: VerifyCapabilities = subject.capabilities
-    numbers = _DRAFTS if any(site.size <= WIDE_SIZE for site in sites) else _WIDE_DRAFTS
-    drafts = numbers if capabilities.ragged_drafts else numbers[1:]
     requests = factors.request_factors(per_row(capabilities))
     if capabilities.greedy:
         requests["temperature"] = (*requests["temperature"], 0.0)
     return {
         "site": sites,
         "draft_dtype": capabilities.dtypes,
-        "way": _narrow_ways(subject) if numbers is _DRAFTS else _wide_ways(subject),
+        "way": subject.ways,
         "gumbel_dtype": tuple({subject.gumbel_dtype: None} | dict.fromkeys(capabilities.gumbel_dtypes)),
         "logprobs_mode": (None, *capabilities.logprobs_modes),
         "layout": (LAYOUTS[0], *LAYOUTS) if capabilities.ragged_drafts else LAYOUTS[:1],
@@ -403,43 +418,25 @@ def draft_factors(subject: VerifySubject, sites: list[Site]) -> Factors:
         **requests,
         "best": (None, 0, 1, 5, 21, 50, -1) if capabilities.logprobs_modes else (None,),
         "seeded": (True, True, True, False) if capabilities.seeding == "counter" else (False,),
-        "drafts": drafts,
-        "fate": FATES if capabilities.placeholder_drafts else FATES[:-2],
-        "family": FAMILIES
-        if capabilities.tie_rule == "value"
-        else tuple(family for family in FAMILIES if family not in VALUE_FAMILIES),
-        "poison": (*POISON, _DRAFT_BELOW_0) if numbers is _DRAFTS else (*POISON, _DRAFT_NAN, _DRAFT_NAN),
+        "drafts": _DRAFTS if capabilities.ragged_drafts else _DRAFTS[1:],
+        "fate": FATES if capabilities.placeholder_drafts else FATES[:-1],
+        "family": [f for f in FAMILIES if capabilities.tie_rule == "value" or f not in _VALUE_FAMILIES],
+        "poison": POISON,
     }
-
-
-def _narrow_ways(subject: VerifySubject) -> list[tuple[VerifyMode, DraftKind]]:
-    """Return every way, and rejection twice beside blocks, which more requests use."""
-    has_block = any(mode == "block" for mode, _ in subject.ways)
-    return [*subject.ways, *(way for way in subject.ways if has_block and way[0] == "rejection")]
-
-
-def _wide_ways(subject: VerifySubject) -> list[tuple[VerifyMode, DraftKind]]:
-    """Return the ways with two reads of a draft's rows, and one coupled way without any read."""
-    rejection_ways = [way for way in subject.ways if way[0] == "rejection"]
-    two_pass_ways = [way for way in rejection_ways if way[1] != "chosen"]
-    coupled_ways, block_ways = (
-        [way for way in subject.ways if way[0] == mode] for mode in ("coupled", "block")
-    )
-    return [*rejection_ways, *two_pass_ways, *coupled_ways[-1:], *block_ways[:2]]
 
 
 def is_allowed(case: Mapping[str, Any]) -> bool:
     """Allow batches within the limit on logits, if :func:`factors.is_allowed` allows the case."""
     site, batch, drafts = case.get("site"), case.get("batch", 1), case.get("drafts", 0)
-    copies = 4 if batch > _MOST_DISTINCT else 1
-    if site is not None and (batch - 1) * site.size * copies > _MOST_ELEMENTS // 8:
-        return False
-    if site is not None and site.size > WIDE_SIZE and case.get("best") == -1 and (drafts > 1 or batch > 1):
-        return False
+    if site is not None:
+        copies = 4 if batch > _MOST_DISTINCT else 1
+        is_long = site.size > WIDE_SIZE and drafts > (1 if case.get("best") == -1 else 9)
+        if is_long or (batch - 1) * site.size * copies > _MOST_ELEMENTS:
+            return False
     if case.get("fate", FATES[0]) != FATES[0] and drafts == 0 and "drafts" in case:
         return False
     mode, kind = case.get("way", ("rejection", "probs"))
-    if case.get("poison") == _DRAFT_BELOW_0 and (mode == "coupled" or kind != "probs"):
+    if case.get("poison") == POISON[-1] and (mode == "coupled" or kind != "probs"):
         return False
     return factors.is_allowed(case)
 
@@ -452,8 +449,8 @@ class CrossedCall:
     requests: list[DraftRequest]
     order: list[int]
     """The request in each place of the batch."""
-    logprobs_mode: LogprobsMode | None
-    layout: str
+    logprobs_mode: LogprobsMode | None = None
+    layout: str = LAYOUTS[0]
     """How the ids are laid out, one of :data:`LAYOUTS`."""
 
     def __str__(self) -> str:
@@ -464,24 +461,54 @@ class CrossedCall:
             + f", {self.layout} ids"
         )
 
+    @property
+    def batch(self) -> list[DraftRequest]:
+        """The request in each place."""
+        return [self.requests[i] for i in self.order]
+
     def of_most_drafts(self) -> CrossedCall:
         """Return the call of the request with the most drafts alone."""
         request_of_most = max(self.requests, key=lambda request: len(request.ids))
         return replace(self, requests=[request_of_most], order=[0])
 
-    def arguments(self, subject: VerifySubject) -> tuple[torch.Tensor, Drafts, SamplingMetadata]:
+    def arguments(self, subject: VerifySubject) -> tuple[Tensor, Drafts, SamplingMetadata]:
         """Lay out the logits of the target, the drafts and the metadata on the device."""
-        form, batch = self.form, [self.requests[i] for i in self.order]
+        form, batch = self.form, self.batch
         ids = [request.ids for request in batch]
-        draft = [row for request in batch for row in request.draft]
-        draft_rows = self._on(subject, draft, form.draft_dtype) if form.kind != "chosen" else None
-        flat = subject.drafts(ids, form.site.size, form.kind, draft_rows)
-        target = self._on(subject, [row for request in batch for row in request.target], form.site.dtype)
+        none = torch.zeros(0, form.site.size)
+        target, draft = (
+            torch.cat([none.to(getattr(torch, dtype)), *(row.logits[None] for row in rows)]).to(
+                subject.device
+            )
+            for dtype, rows in (
+                (form.site.dtype, [row for request in batch for row in request.target]),
+                (form.draft_dtype, [row for request in batch for row in request.draft]),
+            )
+        )
+        flat = subject.drafts(ids, form.site.size, form.kind, draft)
         metadata = row_metadata(flat, [r.params for r in batch], [r.first for r in batch])
-        drafts = flat if self.layout == "flat" else _pad_ids(flat, ids, self.layout)
-        if self.layout == "padded, rows behind":
-            drafts, target, metadata = _append_rows(drafts, target, metadata)
-        return target, drafts, metadata
+        if self.layout == LAYOUTS[0]:
+            return target, flat, metadata
+        has_more = self.layout == LAYOUTS[2]
+        width, behind = max(map(len, ids), default=0) + 2, _EXTRA_ROWS if has_more else 0
+
+        def longer(rows: Any, value: float = np.nan) -> Any:
+            return (
+                rows if rows is None else torch.cat((rows, rows.new_full((behind, *rows.shape[1:]), value)))
+            )
+
+        padded = torch.tensor([[*tokens, *[-1] * (width - len(tokens))] for tokens in ids])
+        drafts = Drafts(
+            draft_token_ids=padded.to(torch.int32 if has_more else torch.int64).to(subject.device),
+            cu_num_logits=flat.cu_num_logits.to(torch.int32),
+            draft_probs=longer(flat.draft_probs),
+            draft_logits=longer(flat.draft_logits),
+            max_drafts=width,
+            any_placeholder=flat.any_placeholder,
+        )
+        positions, row_index = longer(metadata.positions, 0), longer(metadata.row_index, 0)
+        metadata = replace(metadata, positions=positions, row_index=row_index)
+        return longer(target), drafts, metadata
 
     def verify(self, subject: VerifySubject) -> VerifyOutput:
         """Make the call."""
@@ -489,72 +516,12 @@ class CrossedCall:
         options: Any = {"logprobs_mode": self.logprobs_mode, "gumbel_dtype": form.gumbel_dtype}
         return subject.verify(*self.arguments(subject), form.mode, **options)
 
-    def _on(self, subject: VerifySubject, rows: list[Array], dtype: str) -> torch.Tensor:
-        """Lay rows out on the device, in their own dtype."""
-        array = np.stack(rows) if rows else np.zeros((0, self.form.site.size), np.float32)
-        return subject.upload(array, dtype)
-
     def answers(self) -> list[reference_walk.Answer | None]:
-        """Walk along the drafts of every seeded or greedy request; None for the rest."""
-        form = self.form
-        flags = [r.params.seed is not None or not r.params.temperature > 0 for r in self.requests]
-        known = [request for request, is_known in zip(self.requests, flags, strict=True) if is_known]
-        walks = [
-            reference_walk.walking(
-                request.rows,
-                request.ids,
-                request.params,
-                range(request.first, request.first + len(request.rows)),
-                probs=np.stack(request.draft) if form.kind == "probs" and request.draft else None,
-                logits=request.draft_rows if form.kind == "logits" else None,
-                mode=form.mode,
-            )
-            for request in known
-        ]
-        seeds = [request.params.seed or 0 for request in known]
-        answers = iter(reference.together(walks, seeds, form.gumbel_dtype) if walks else [])
-        return [next(answers) if is_known else None for is_known in flags]
-
-
-def _append_rows(
-    drafts: Drafts, target: torch.Tensor, metadata: SamplingMetadata
-) -> tuple[Drafts, torch.Tensor, SamplingMetadata]:
-    """Append rows of NaN to the last request, as engines leave them in buffers of one size."""
-
-    def longer(rows: torch.Tensor, value: float) -> torch.Tensor:
-        return torch.cat((rows, rows.new_full((_EXTRA_ROWS, *rows.shape[1:]), value)))
-
-    draft_tensors = {name: getattr(drafts, name) for name in ("draft_probs", "draft_logits")}
-    longer_tensors = {
-        name: longer(rows, float("nan")) for name, rows in draft_tensors.items() if rows is not None
-    }
-    assert metadata.positions is not None
-    assert metadata.row_index is not None
-    positions, row_index = longer(metadata.positions, 0), longer(metadata.row_index, 0)
-    return (
-        replace(drafts, **longer_tensors),  # type: ignore[arg-type]
-        longer(target, float("nan")),
-        replace(metadata, positions=positions, row_index=row_index),
-    )
-
-
-def _pad_ids(flat: Drafts, ids: list[list[int]], layout: str) -> Drafts:
-    """Lay the ids out [B, K + 2], padded with -1, in a short dtype if the layout says so."""
-    width = max(map(len, ids), default=0) + 2
-    fits_int32 = layout == "padded int32" and all(abs(token) < 2**31 for tokens in ids for token in tokens)
-    padded_ids = torch.full(
-        (len(ids), width), -1, device=flat.device, dtype=torch.int32 if fits_int32 else torch.int64
-    )
-    for i, tokens in enumerate(ids):
-        padded_ids[i, : len(tokens)] = torch.tensor(tokens, dtype=padded_ids.dtype)
-    return Drafts(
-        draft_token_ids=padded_ids,
-        cu_num_logits=flat.cu_num_logits.to(torch.int32),
-        draft_probs=flat.draft_probs,
-        draft_logits=flat.draft_logits,
-        max_drafts=width,
-        any_placeholder=flat.any_placeholder,
-    )
+        """Walk along the drafts of every request whose noise is known; None for the rest."""
+        known = [request for request in self.requests if request.is_known]
+        seeds, walks = [request.params.seed or 0 for request in known], [request.walk() for request in known]
+        answers = iter(reference.together(walks, seeds, self.form.gumbel_dtype) if walks else [])
+        return [next(answers) if request.is_known else None for request in self.requests]
 
 
 def chains(output: VerifyOutput) -> list[list[int]]:
@@ -564,46 +531,30 @@ def chains(output: VerifyOutput) -> list[list[int]]:
 
 
 def make_call(
-    subject: VerifySubject,
-    rng: Generator,
-    case: Case,
-    domains: Factors,
-    noise: AcceptanceNoise,
-    further: Sequence[Fields] = (),
+    subject: VerifySubject, rng: Generator, case: Case, domains: Factors, further: Sequence[Fields] = ()
 ) -> CrossedCall:
     """Make a call with the request of a case first, followed by random requests of the same form.
 
     :param further: fields of filters, of which each request has one; (): the filters are those of the case.
     """
-    capabilities = subject.capabilities
-    mode, kind = case["way"]
-    form = Form(
-        site=case["site"],
-        draft_dtype=case["draft_dtype"],
-        mode=mode,
-        kind=kind,
-        gumbel_dtype=case["gumbel_dtype"],
-    )
-    request_factors = {name: domains[name] for name in _REQUEST_FACTORS}
-    cases, form_case = [case], {"site": form.site, "way": case["way"]}
-    for _ in range(min(case["batch"], _MOST_DISTINCT) - 1):
-        other = case | random_case(request_factors, rng, lambda part: is_allowed({**form_case, **part}))
-        if not capabilities.ragged_drafts:
-            other["drafts"] = case["drafts"]
-        if rng.random() < 0.7:
-            other["poison"] = ()
-        cases.append(other)
+    capabilities, (mode, kind), site = subject.capabilities, case["way"], case["site"]
+    form = Form(site, case["draft_dtype"], mode, kind, case["gumbel_dtype"], capabilities.tie_rule)
+    own, cases = {"site": [site], "way": [case["way"]]} | {n: domains[n] for n in _REQUEST_FACTORS}, [case]
+    own["drafts"] = domains["drafts"] if capabilities.ragged_drafts else [case["drafts"]]
+    while len(cases) < min(case["batch"], _MOST_DISTINCT):
+        own["poison"] = domains["poison"] if rng.random() < 0.3 else [()]
+        cases.append(case | random_case(own, rng, is_allowed))
     requests = []
     for each in cases:
-        num_best = each["best"] if each["logprobs_mode"] else None
-        params = factors.params_of(each, logprobs=num_best)
+        asked: dict[str, Any] = {"logprobs": each["best"] if each["logprobs_mode"] else None}
+        if capabilities.logprob_token_ids and asked["logprobs"] is not None and each["drafts"] % 2 == 0:
+            asked["logprob_token_ids"] = (site.size - 1, 0, (site.size - 1) // 3)
         if further:
             fields = further[int(rng.integers(len(further)))]
-            params = replace(further_params(per_row(capabilities), fields, rng), logprobs=num_best)
-        if capabilities.logprob_token_ids and num_best is not None and each["drafts"] % 2 == 0:
-            last = form.site.size - 1
-            params = replace(params, logprob_token_ids=(last, 0, last // 3))
-        requests.append(make_request(rng, form, each, params, noise))
+            params = replace(further_params(per_row(capabilities), fields, rng), **asked)
+        else:
+            params = factors.params_of(each, **asked)
+        requests.append(make_request(rng, form, each, params))
     order = [*range(len(requests)), *rng.integers(0, len(requests), case["batch"] - len(requests)).tolist()]
     return CrossedCall(
         form=form,
@@ -614,64 +565,57 @@ def make_call(
     )
 
 
+# Calls whose chains no noise decides, and calls that tell noise.
+
 SAMPLE: Final = (reference.TOKEN, reference.TILE)
 RESIDUAL: Final = (reference_walk.RESIDUAL_TOKEN, reference_walk.RESIDUAL_TILE)
 DRAFT: Final = (reference_walk.DRAFT_TOKEN, reference_walk.DRAFT_TILE)
 """Streams of the tokens and of the tiles of a draw."""
-_REJECTED_DRAFT: Final = VOCAB_SIZE - 1
-"""A draft that no telling row has any mass for."""
-_ACCEPTED_DRAFT: Final = 3
-"""A draft with all the mass of its row."""
+
+
+def sure_row(token: int, size: int, dtype: str) -> Tensor:
+    """Make logits [V] with all the mass on one token."""
+    return _tensor(np.where(np.arange(size) == token, 0.0, -1000.0), dtype)
+
+
+def call_of(
+    subject: VerifySubject,
+    way: tuple[VerifyMode, DraftKind],
+    site: Site,
+    requests: Iterable[tuple[SamplingParams, int, Sequence[Tensor], list[int]]],
+    gumbel_dtype: GumbelDtype | None = None,
+) -> CrossedCall:
+    """Make a call of (parameters, first position, rows of the target, drafts), each draft drawn for certain.
+
+    The row of a placeholder is NaN.
+    """
+    (mode, kind), made = way, []
+    dtype = "float32" if kind == "probs" else site.dtype
+    form = Form(site, dtype, mode, kind, gumbel_dtype or subject.gumbel_dtype, subject.capabilities.tie_rule)
+    for params, first, target, ids in requests:
+        rows = [sure_row(token, site.size, dtype) for token in ids]
+        rows = [(row == 0).to(row.dtype) if kind == "probs" else row for row in rows]
+        rows = [row if 0 <= x < site.size else row * np.nan for row, x in zip(rows, ids, strict=True)]
+        made.append(request_of(form, params, first, target, rows, ids, "drawn for certain"))
+    return CrossedCall(form=form, requests=made, order=list(range(len(made))))
 
 
 def telling_call(
-    way: tuple[VerifyMode, DraftKind],
-    params: SamplingParams,
-    dtype: str = "float32",
-    *,
-    filtered: bool,
-    luck: float = 0.0,
-    gumbel_dtype: GumbelDtype = "fp32",
+    subject: VerifySubject, way: tuple[VerifyMode, DraftKind], dtype: str, gumbel_dtype: GumbelDtype
 ) -> CrossedCall:
-    """Make a call of requests with one draft each, drawn for certain, whose tokens depend on a single variate.
-
-    :param params: of all of them, but for their seeds.
-    :param dtype: of the logits, by its torch name.
-    :param filtered: whether each has a top-k that drops the tokens without mass.
-    :param luck: of :func:`telling_rows`.
-    """
-    mode, kind = way
-    site, draft_dtype = Site(dtype, VOCAB_SIZE), "float32" if kind == "probs" else dtype
-    form = Form(site=site, draft_dtype=draft_dtype, mode=mode, kind=kind, gumbel_dtype=gumbel_dtype)
+    """Make requests with one draft each, whose tokens depend on a single variate, without a filter and with top-k."""
+    capabilities, site, most = subject.capabilities, Site(dtype, VOCAB_SIZE), max(KEPT_COUNTS)
+    has_top_k = ("top_k", "per_row") in capabilities.filters and (capabilities.max_top_k or most) >= most
+    accepted, rejected = 3, VOCAB_SIZE - 1  # the draft with all the mass of its row, and one without any
     telling = [
         (telling_draft(), 0, False),
-        *((row, _REJECTED_DRAFT, False) for row in telling_rows(*RESIDUAL, luck)),
-        *((row, _ACCEPTED_DRAFT, True) for row in telling_rows(*SAMPLE, luck)),
+        *((row, rejected, False) for luck in (0.0, LUCK) for row in telling_rows(*RESIDUAL, luck)),
+        *((row, accepted, True) for luck in (0.0, LUCK) for row in telling_rows(*SAMPLE, luck)),
     ]
-    sure, requests = _sure_row(_ACCEPTED_DRAFT), []
-    for row, draft, is_bonus in telling:
-        x = place_row(row, site.torch_dtype, VOCAB_SIZE).float().numpy()
+    sure, requests = sure_row(accepted, VOCAB_SIZE, dtype), []
+    for (row, draft, is_bonus), is_filtered in itertools.product(telling, (False, True)[: 1 + has_top_k]):
+        x, k = place_row(row, site.torch_dtype, VOCAB_SIZE), row.kept * is_filtered
+        params = SamplingParams(seed=row.seed, top_k=k, filter_order=subject.filter_order)
         target = [sure, x] if is_bonus else [x, sure]
-        own = replace(params, seed=row.seed, top_k=row.kept if filtered else 0)
-        drawn_from = _sure_row(draft)
-        requests.append(
-            DraftRequest(
-                params=own,
-                first=POSITION - 1 if is_bonus else POSITION,
-                target=target,
-                rows=[reference.prepare(each, own) for each in target],
-                draft=[np.exp(drawn_from) if kind == "probs" else drawn_from] if kind != "chosen" else [],
-                draft_rows=[reference.prepare(drawn_from, own)]
-                if kind == "logits" and mode != "coupled"
-                else [],
-                ids=[draft],
-                about="a request that tells noise",
-            )
-        )
-    order = list(range(len(requests)))
-    return CrossedCall(form=form, requests=requests, order=order, logprobs_mode=None, layout="flat")
-
-
-def _sure_row(token: int) -> Array:
-    """Make logits [V] float32 with all the mass on one token."""
-    return np.where(np.arange(VOCAB_SIZE) == token, 0.0, -1000.0).astype(np.float32)
+        requests.append((params, POSITION - is_bonus, target, [draft]))
+    return call_of(subject, way, site, requests, gumbel_dtype)

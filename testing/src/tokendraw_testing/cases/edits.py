@@ -16,6 +16,7 @@ from tokendraw.plugin import EDITS, Edit
 from tokendraw_testing.reference import Array
 
 MAX_TOKENS: Final = 64
+PENALTIES: Final[tuple[Edit, ...]] = "repetition_penalty", "frequency_penalty", "presence_penalty"
 _PLAIN_PARAMS: Final = SamplingParams()
 
 
@@ -23,40 +24,41 @@ _PLAIN_PARAMS: Final = SamplingParams()
 class EditRequest:
     """Parameters, prompt and output of a request in a slot."""
 
-    params: SamplingParams
+    params: SamplingParams = _PLAIN_PARAMS
     prompt: list[int] = field(default_factory=list)
     output: list[int] = field(default_factory=list)
 
 
-@dataclass
-class Engine:
-    """Slots and their requests."""
+def limited(params: SamplingParams, edits: Collection[Edit]) -> SamplingParams:
+    """Return a request without the edits that are none of ``edits``."""
+    off: dict[str, Any] = {name: getattr(_PLAIN_PARAMS, name) for name in EDITS[1:] if name not in edits}
+    return replace(params, **off)
 
-    slots: RequestSlots
-    requests: dict[int, EditRequest]
-    edits: Collection[Edit] = EDITS
-    """Names of the edits that requests may ask for."""
+
+class Engine:
+    """Slots and their requests, which ask for nothing but ``edits``."""
+
+    def __init__(
+        self, num_slots: int, vocab_size: int, device: torch.device, edits: Collection[Edit] = EDITS
+    ) -> None:
+        self.slots = RequestSlots(num_slots, MAX_TOKENS, vocab_size, device=device)
+        self.requests: dict[int, EditRequest] = {}
+        self.edits = edits
 
     def add(self, requests: Mapping[int, EditRequest]) -> None:
-        """Add requests to empty slots, limited to :attr:`edits`; append their outputs token by token."""
-        outputs = {}
+        """Add requests to empty slots, and append their outputs token by token."""
         for slot, request in requests.items():
-            disabled_edits: dict[str, Any] = {
-                name: getattr(_PLAIN_PARAMS, name) for name in EDITS[1:] if name not in self.edits
-            }
-            request.params = replace(request.params, **disabled_edits)
-            self.slots.add(slot, request.params, prompt_token_ids=request.prompt)
-            self.requests[slot] = request
-            outputs[slot], request.output = request.output, []
-        for tokens in itertools.zip_longest(*outputs.values()):
-            pairs = zip(outputs, tokens, strict=True)
+            params = limited(request.params, self.edits)
+            self.slots.add(slot, params, prompt_token_ids=request.prompt)
+            self.requests[slot] = EditRequest(params, request.prompt)
+        for tokens in itertools.zip_longest(*(request.output for request in requests.values())):
+            pairs = zip(requests, tokens, strict=True)
             self.append({slot: token for slot, token in pairs if token is not None})
 
     def append(self, tokens: Mapping[int, int]) -> None:
         """Append a token to each of some slots."""
-        device = self.slots.device
-        row_index = torch.tensor(list(tokens), dtype=torch.int64, device=device)
-        self.slots.append(row_index, torch.tensor(list(tokens.values()), dtype=torch.int64, device=device))
+        columns = torch.tensor([[*tokens], [*tokens.values()]], dtype=torch.int64, device=self.slots.device)
+        self.slots.append(*columns)
         for slot, token in tokens.items():
             self.requests[slot].output.append(token)
 
@@ -66,48 +68,57 @@ class Engine:
         del self.requests[slot]
 
 
-def random_request(rng: Generator, vocab_size: int) -> EditRequest:
-    """Draw a request of no, some or all edits, with common or separate ids.
+def random_request(rng: Generator, vocab_size: int, only: Edit | None = None) -> EditRequest:
+    """Draw a request of some edits, with common or separate ids; its prompt ends with placeholders.
 
-    Its prompt ends with placeholders.
+    :param only: the edit that it asks for, beside those that it shows in; None: none, some or all.
     """
     pool = rng.integers(0, vocab_size, int(rng.integers(1, 20)))
+
+    def one_of(*values: Any) -> Any:
+        return values[int(rng.integers(len(values)))]
 
     def ids(most: int, least: int = 0) -> list[int]:
         return rng.choice(pool, int(rng.integers(least, most + 1))).tolist()  # type: ignore[no-any-return]
 
-    def penalty() -> float:
-        return float(rng.choice([0.0, 2.0, -2.0, rng.uniform(-2.0, 2.0)]))
-
-    fields: dict[str, Any] = {
-        "repetition_penalty": float(rng.choice([1.0, 1e-3, 3e4, rng.uniform(0.3, 3.0)])),
-        "frequency_penalty": penalty(),
-        "presence_penalty": penalty(),
-        "logit_bias": {token: float(rng.choice([100.0, -100.0, rng.normal(0.0, 5.0)])) for token in ids(8)},
-        "allowed_token_ids": sorted(
-            {*ids(8, 1), *rng.integers(0, vocab_size, int(rng.integers(40))).tolist()}
-        ),
-        "bad_words": [ids(4, 1) for _ in range(rng.integers(1, 5))],
-        "min_tokens": int(rng.integers(0, 30)),
-        "stop_token_ids": sorted(set(ids(4))),
-        "dry_multiplier": float(rng.uniform(0.0, 5.0)),
-        "penalty_last_n": int(rng.choice([0, 1, 2, int(rng.integers(MAX_TOKENS))])),
-    }
-    share = rng.choice([0.1, 0.5, 0.9])
-    chosen_fields = {name: value for name, value in fields.items() if rng.random() < share}
-    if "min_tokens" in chosen_fields:
-        chosen_fields["stop_token_ids"] = fields["stop_token_ids"]
-    if "dry_multiplier" in chosen_fields:
-        chosen_fields |= {
-            "dry_base": float(rng.choice([1.0, 1.75, rng.uniform(1.0, 4.0), 1e20])),
+    prompt, output = [*ids(MAX_TOKENS // 3), -1, vocab_size], ids(MAX_TOKENS // 3)
+    start = output[(at := int(rng.integers(len(output) + 1))) : at + int(rng.integers(1, 3))] or ids(2, 1)
+    num_tokens = int(one_of(len(output) - 1, len(output), len(output) + 1, rng.integers(30)))
+    fields: dict[Edit, dict[str, Any]] = {
+        "repetition_penalty": {"repetition_penalty": one_of(1e-3, 3e4, rng.uniform(0.3, 3.0))},
+        "frequency_penalty": {"frequency_penalty": one_of(2.0, -2.0, rng.uniform(-2.0, 2.0))},
+        "presence_penalty": {"presence_penalty": one_of(2.0, -2.0, rng.uniform(-2.0, 2.0))},
+        "logit_bias": {
+            "logit_bias": {x: float(one_of(100.0, -100.0, rng.normal(0.0, 5.0))) for x in ids(8, 1)}
+        },
+        "allowed_token_ids": {
+            "allowed_token_ids": sorted({*ids(8, 1), *rng.integers(0, vocab_size, rng.integers(40)).tolist()})
+        },
+        "bad_words": {"bad_words": [[*output[-rng.integers(1, 4) :], *ids(1, 1)], ids(4, 1), ids(2, 1)]},
+        "min_tokens": {"min_tokens": max(1, num_tokens), "stop_token_ids": sorted(set(ids(4, 1)))},
+        "dry_multiplier": {
+            "dry_multiplier": rng.uniform(0.1, 5.0),
+            "dry_base": one_of(1.0, 1.75, rng.uniform(1.0, 4.0), 1e20),
             "dry_allowed_length": int(rng.integers(0, 4)),
-            "dry_penalty_last_n": int(rng.choice([-1, -1, 0, 1, int(rng.integers(MAX_TOKENS))])),
+            "dry_penalty_last_n": int(one_of(-1, -1, 0, 1, rng.integers(MAX_TOKENS))),
             "dry_sequence_breakers": ids(2),
-        }
-    if rng.random() < share / 3:
-        chosen_fields["thinking_budget"] = (int(rng.integers(0, 20)), ids(2, 1), ids(3, 1))
-    half = MAX_TOKENS // 3
-    return EditRequest(SamplingParams(**chosen_fields), [*ids(half), -1, vocab_size], ids(half))
+        },
+        "penalty_last_n": {"penalty_last_n": int(one_of(0, 1, 2, rng.integers(MAX_TOKENS)))},
+        "thinking_budget": {"thinking_budget": (int(one_of(0, 1, 2, rng.integers(20))), start, ids(3, 1))},
+    }
+    shown = {"penalty_last_n": PENALTIES, "thinking_budget": ("logit_bias",)}
+    chosen = {only, *shown.get(only or "", ())}
+    if only is None:
+        share = one_of(0.1, 0.5, 0.9)
+        chosen = {name for name in fields if rng.random() < share / (3 if name == "thinking_budget" else 1)}
+    asked = {name: value for edit in fields if edit in chosen for name, value in fields[edit].items()}
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in asked.items()}
+    return EditRequest(SamplingParams(**plain), prompt, output)
+
+
+def random_allowed(rng: Generator, rows: int, vocab_size: int) -> Array:
+    """Draw bitmasks [rows, V] bool, of all ids, none, or a share of them."""
+    return rng.random((rows, vocab_size)) < rng.choice([0.0, 0.01, 0.5, 0.99, 1.0, 1.0, 1.0], (rows, 1))
 
 
 def pack_bitmask(allowed: Array) -> Any:
