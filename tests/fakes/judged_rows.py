@@ -28,8 +28,10 @@ def judge(backend, logits, requests, *, mode="raw_logprobs", dtype="fp32", metad
     :param dtype: of its noise.
     :param metadata: ready tensors in place of those of the requests.
     """
-    rows = range(len(requests))
-    output = backend.sample(logits, metadata or SamplingMetadata.from_params(requests, positions=rows))
+    if metadata is None:
+        positions = range(len(requests))
+        metadata = SamplingMetadata.from_params(requests, device=logits.device, positions=positions)
+    output = backend.sample(logits, metadata)
     verdict = Verdict()
     for i, asked in enumerate(requests):
         is_left_out = asked.xtc_probability and not reference.applies_xtc(asked, asked.seed, i, dtype)

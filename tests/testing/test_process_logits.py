@@ -74,4 +74,4 @@ def test_unadvertised_drafts_are_refused():
     result = {line.name: line for line in run(subject(ProcessorMutant, capabilities)).lines}
     refused = {name for name, line in result.items() if line.status is Status.REFUSED}
     assert refused == {"process sync-free", "process graph replay"}
-    assert result["process edits"].detail.endswith("; 1 requests beyond the capabilities refused")
+    assert result["process edits"].detail.endswith("; 1 request beyond the capabilities refused")

@@ -234,11 +234,21 @@ def _judge_batch(
             if least <= count <= most:
                 mass = "" if calls[-1].log_kept_mass is None else " and a log_kept_mass"
                 needs = f"needs a token{mass} of its {count} kept tokens, found others"
+            request = slice(i - i % step, i - i % step + step)
+            is_wrong_alone = _is_wrong(view, logits[request], params[request], step, rng)
             result.findings.append(
                 f"{each}, batch {name}, row {i} of {rows}, V = {size} in {dtype}, {shapes[i]}, "
-                f"{describe(params[i])}: {needs} ({share:.4g} of the needed mass), token {calls[-1].token[i].item()}"
+                f"{describe(params[i])}: {needs} ({share:.4g} of the needed mass), token "
+                f"{calls[-1].token[i].item()}; {'wrong' if is_wrong_alone else 'right'} in a call of its own"
             )
     result.batches += 1
+
+
+def _is_wrong(view: Any, logits: Tensor, params: Sequence[SamplingParams], step: int, rng: Generator) -> bool:
+    row = _Rows(logits, params)
+    kept = [row.kept(slack) for slack in (-1, 0, 1)]
+    found = _calls(view, logits, params, step, rng)
+    return any(bool(row.judge(logits, each, *kept)[0].any()) for each in found)
 
 
 def _at(values: Tensor, index: Tensor) -> Tensor:

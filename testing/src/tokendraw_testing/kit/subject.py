@@ -272,4 +272,5 @@ def require_unadvertised(
     asked = [refusal for is_advertised, refusal in refusals if not is_advertised(subject.capabilities)]
     for refusal in asked:
         require_refusal(subject, refusal)
-    return f"; {len(asked)} requests beyond the capabilities refused" if asked else ""
+    plural = "s" * (len(asked) > 1)
+    return f"; {len(asked)} request{plural} beyond the capabilities refused" if asked else ""
