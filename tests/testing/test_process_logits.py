@@ -65,7 +65,7 @@ def test_a_processor_of_some_edits_is_tested_by_advertised_edits_alone(edits):
     if not any("penalty" in edit for edit in edits):  # without penalties there is no window to ask for
         refused.remove("penalty_last_n")
     assert result["process edits"].detail.endswith(
-        f"; {len(refused)} requests beyond the capabilities refused"
+        f"; {len(refused)} request{'s' * (len(refused) > 1)} beyond the capabilities refused"
     )
 
 

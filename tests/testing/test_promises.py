@@ -197,7 +197,7 @@ def test_a_sampler_without_capabilities_is_refused_everything_in_words():
     assert result.failed == ()
     refused = {line.name: line.detail for line in result.lines if line.status is Status.REFUSED}
     (details,) = [line.detail for line in result.lines if line.name == "output"]
-    assert details == "5 shapes; 22 requests beyond the capabilities refused"
+    assert details == "5 shapes; 21 requests beyond the capabilities refused"
     assert refused["graph capture"] == (
         "'SamplerMutant' cannot serve the operation 'sample' on cpu: the request needs graph-safe calls, found no "
         "such promise."

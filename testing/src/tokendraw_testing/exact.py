@@ -218,7 +218,7 @@ def lines(
                 for rows in [n for n in _BATCHES if n <= min(largest, batch.most)]:
                     order = (rng.permutation(rows) % len(batch)).tolist()
                     reason = difference([alone[i] for i in order], batch.select(order).found(view))
-                    trial.require(reason is None, f"{batch}: {reason}: that of the request alone")
+                    trial.require(reason is None, f"{batch}: {reason}; needed is what the request alone gets")
             return f"requests alone and in batches of up to {min(largest, batch.most)}"
 
     @properties.required(f"{prefix}threads")

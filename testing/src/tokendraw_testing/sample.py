@@ -84,8 +84,10 @@ def output(subject: SampleSubject, trial: Trial) -> str:
     """token_ids [B] int64, valid [B] bool, for empty batches and V = 1 too; unadvertised requests are refused."""
     limit = subject.capabilities.max_vocab_size or 5000
     for rows, size in ((0, 50), (1, 1), (5, 1), (3, 50), (0, min(5000, limit))):
-        tokens = subject.sample(torch.zeros(rows, size), SamplingParams()).token_ids
-        trial.require(size > 1 or not tokens.any(), f"V = 1 needs token 0, found {tokens.tolist()}")
+        drawn = subject.sample(torch.zeros(rows, size), SamplingParams())
+        found = f"found {drawn.token_ids.tolist()}, valid {drawn.valid.tolist()}"
+        trial.require(drawn.valid.all(), f"[{rows}, {size}] logits of 0 need valid rows, {found}")
+        trial.require(size > 1 or not drawn.token_ids.any(), f"V = 1 needs token 0, {found}")
     return "5 shapes" + require_unadvertised(subject, _REFUSALS)
 
 

@@ -366,7 +366,10 @@ def _joint_filters(subject: RowSubject, site: Site, rng: Generator) -> Iterator[
     served = {name for name, _ in c.filters} | ({"filters"} if "std" in c.row_moments else set())
     for order, design, y, fields in rows:
         needed = {name.partition("_prob")[0] for name in fields} - {"xtc_threshold"}
-        if order in c.filter_orders and needed <= served:
+        is_by_value = (
+            "top_k" not in needed or c.tie_rule == "value"
+        )  # the third and the fourth of the law are tied
+        if order in c.filter_orders and needed <= served and is_by_value:
             params = SamplingParams(filter_order=order, **fields)
             for kind in row_kinds + ["seeded"] * (_SEEDED_COPIES if "seeded" in row_kinds else 0):
                 yield _decided(subject, site, design, torch.from_numpy(y), params, kind, rng)

@@ -13,7 +13,7 @@ from tokendraw import LogprobsTensors, SamplingParams
 from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, GumbelDtype
 from tokendraw_testing import reference
 from tokendraw_testing.cases.requests import CrossedRequest, RowCall, parts_of_equal_scalars, stack_logits
-from tokendraw_testing.kit.trial import Trial
+from tokendraw_testing.kit.trial import Trial, Violation
 from tokendraw_testing.subjects import SampleSubject, ScoreSubject
 
 Array = NDArray[Any]
@@ -102,17 +102,40 @@ def require_tokens(
         where, possible = f"row {i} of {len(batch)}: {request}", request.row.expected.possible
         if answer is not None:
             expected, lead = answer
-            noise = "" if lead == np.inf else f" of {dtype} noise"
-            trial.require(
-                token == expected or lead < reference.NEAR_TIE,
-                f"{where} needs token {expected}{noise}, found {token} (logits {request.row.x[expected]:.7g} "
-                f"and {request.row.x[token]:.7g})",
-            )
+            if token != expected and lead >= reference.NEAR_TIE:
+                logits = f"(logits {request.row.x[expected]:.7g} and {request.row.x[token]:.7g})"
+                raise Violation(
+                    f"{where} needs token {expected}{_cause(batch, i, answer, token, dtype)} {logits}"
+                )
         trial.require(
             possible[token] or request.params.temperature == 0,
             f"{where} needs one of {possible.sum()} kept tokens, found {token}",
         )
     return len(batch) - answers.count(None)
+
+
+def _cause(
+    batch: Sequence[CrossedRequest], i: int, answer: NamedToken, token: int, dtype: GumbelDtype
+) -> str:
+    """Say what decides for a token, and what is known of the one that was found."""
+    (expected, lead), request, first = answer, batch[i], batch[0]
+    if request.params.temperature == 0:
+        is_tied = request.row.x[token] == request.row.x[expected]
+        return f", found {token}" + ": both have the largest logit, and the lowest id counts" * bool(is_tied)
+    if lead == np.inf:
+        return f", the only kept one, found {token}"
+    if not request.row.expected.possible[token]:
+        return f" of {dtype} noise, found {token}, which is not kept"
+    seed, other_dtype = request.params.seed or 0, "fp64" if dtype == "fp32" else "fp32"
+    noises = {
+        "the noise of row 0": (first.params.seed or 0, first.position, dtype),
+        "position 0": (seed, 0, dtype),
+        f"{other_dtype} noise": (seed, request.position, other_dtype),
+    }
+    drawn = {words: reference.draw(request.row.prepared, *noise)[0] for words, noise in noises.items()}
+    origins = "".join(f", that of {words}" for words, other in drawn.items() if other == token)
+    same_tile = token // reference.TILE_SIZE == expected // reference.TILE_SIZE
+    return f" of {dtype} noise, found {token}" + (origins or ("" if same_tile else ", of another tile"))
 
 
 def require_columns(
