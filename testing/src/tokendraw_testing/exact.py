@@ -84,7 +84,7 @@ class Batch(ABC):
         """List what is known of each request's output."""
 
     def state(self) -> dict[str, Any]:
-        """Return what a call reads beside its arguments, by name."""
+        """Return the tensors read by a call beside its arguments, by name."""
         return {}
 
     def followed(self, output: Any) -> list[Tensor]:
@@ -102,7 +102,7 @@ class Batch(ABC):
         return call
 
     def found(self, view: Any) -> list[Columns]:
-        """Make the call, and list what is known of its output."""
+        """Make the call, and list the known columns of its output."""
         return self.columns(view.make(self.call(view), self.need))
 
 
@@ -316,7 +316,7 @@ def tensors_of(output: Any) -> list[Tensor]:
 
 
 def _require_layout(view: Any, trial: Trial, batch: Batch, layout: Callable[[Tensor], Tensor]) -> bool:
-    """Require the same of another layout; tell whether there is memory for it."""
+    """Require equal outputs from another layout; tell whether there is memory for the layout."""
     expected = batch.found(view)
     arguments, buffers = batch.arguments(), list[Tensor]()
     try:

@@ -273,7 +273,7 @@ def _shipped(name: str, y: Array, value: float) -> Array:
 
 
 def _select(lines: Iterable[str], only: Iterable[str]) -> list[str]:
-    """Pick lines by name; a name without its sampler picks those of all samplers."""
+    """Pick lines by name; a name without its sampler picks the lines of all samplers."""
     names, wanted = list(lines), {*only}
     if unknown := wanted - {part for line in names for part in (line, line.partition(", ")[0])}:
         known = one_of(map(repr, names))
@@ -316,7 +316,7 @@ def _samplers(
 
 
 def _accepted(name: str, values: Sequence[float]) -> tuple[float, ...]:
-    """Return the active values among those asked for, or the usual ones that a filter takes."""
+    """Return the active values among the given values, or among the usual values of a filter."""
 
     def is_active(value: float) -> bool:
         try:

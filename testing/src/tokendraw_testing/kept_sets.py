@@ -81,7 +81,7 @@ class KeptSets:
 
     @property
     def places(self) -> Verdict:
-        """Judge the quarters in which tokens lie, which are equally likely."""
+        """Judge the quarters of the tokens, all equally likely."""
         found = np.array(self.quarters, np.int64)
         return fit(found, np.full(4, 0.25), np.arange(4)) if len(found) else Verdict(1.0, "", 0)
 
@@ -337,7 +337,7 @@ class _Rows:
         return _search(self.depth, limit, right=True)
 
     def _closed(self, n: Tensor, slack: int) -> Tensor:
-        """Add the tokens tied with the last of n; with slack also those that float32 may tie with it."""
+        """Add the tokens tied with the last of n; with slack also tokens tied in float32 alone."""
         return self._count(_at(self.depth, n - 1) * (1 + max(slack, 0) * _TIES))
 
     def _above(self, count: Tensor, factor: float = 1.0) -> Tensor:
@@ -414,7 +414,7 @@ def _ways(c: Any) -> list[str]:
 
 
 class _Shape(NamedTuple):
-    """The shape of a row: a family, its width sigma, and what is added to all of it."""
+    """The shape of a row: a family, its width sigma, and an offset of all logits."""
 
     family: str
     sigma: float

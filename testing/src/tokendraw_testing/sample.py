@@ -199,12 +199,12 @@ def _calls(subject: SampleSubject, rng: Generator, number: int, made: RowSet) ->
 
 
 def settled_kind(capabilities: Capabilities) -> cases.Kind:
-    """Return the kind of rows whose tokens are known, if there is one."""
+    """Return the kind of rows of known tokens, if there is any."""
     return "seeded" if cases.has_counter(capabilities) else "unseeded"
 
 
 def alike(batch: Sequence[CrossedRequest]) -> list[list[CrossedRequest]]:
-    """Group requests by the filters that they have, and by their kinds."""
+    """Group requests by filters and by kinds."""
     groups: dict[tuple[Any, ...], list[CrossedRequest]] = {}
     for request in batch:
         p = request.params

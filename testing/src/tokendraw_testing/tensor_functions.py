@@ -49,7 +49,7 @@ class TensorSubject(OperationSubject):
     def guarded(
         self, call: type[TensorCall], arguments: dict[str, Any]
     ) -> tuple[TensorCall, Callable[[], bool]]:
-        """Make a call that writes into memory full of a sentinel; tell whether what is beside it stayed."""
+        """Make a call with outputs in memory full of a sentinel; tell whether the memory beside them stayed."""
         made = call(**on_device(arguments, self.device))
         made.check(self.device, self.usual_need)
         if call.function.out is None:

@@ -363,7 +363,7 @@ def _examples(subject: VerifySubject, rng: Generator, rows: int, size: int) -> I
 
 
 def _flat(subject: VerifySubject) -> tuple[_ChainBatch, str]:
-    """Make requests without seeds, each of which recovers a token from many equal ones."""
+    """Make requests without seeds, each with a token recovered from many equal tokens."""
     size = min(32_000, subject.capabilities.max_vocab_size or 32_000)
     requests = [(SamplingParams(), 0, [torch.zeros(size)] * 2, [i]) for i in range(24)]
     call = call_of(subject, subject.ways[0], Site("float32", size), requests)

@@ -245,7 +245,7 @@ class DraftRequest:
         )
 
     def to_draw(self) -> CrossedRequest:
-        """Return the first row as one to draw a draft from, which XTC leaves alone."""
+        """Return the first row, for drawing a draft: without XTC."""
         row = self.target[0]
         row = replace(row, params=replace(row.params, xtc_probability=0.0), design=f"first row of {self}")
         return CrossedRequest(row, self.params, self.first)
@@ -334,7 +334,7 @@ def _make_rows(
 def _pick_drafts(
     rng: Generator, request: DraftRequest, fate: str, num_accepted: int
 ) -> tuple[list[int], list[float]]:
-    """Pick drafts up to the rejected one, with one decision that hangs on u; return them and their p / q."""
+    """Pick drafts up to the rejected draft, with a single decision by u; return the drafts and the ratios p / q."""
     ids, ratios, form = [], list[float](), request.form
     last = min(num_accepted, len(request.target) - 2)
     open_step = last if rng.random() < 0.4 else int(rng.integers(last + 1)) if last >= 0 else -1
@@ -356,7 +356,7 @@ def _pick_drafts(
 
 
 def _pick(rng: Generator, p: Array, q: Array, rules: Sequence[str]) -> int:
-    """Pick a draft that fits the first rule for which there is one: mostly one of the likeliest, at times any."""
+    """Pick a draft by the first rule with a fitting draft: mostly a likely draft, at times any."""
     ratio, is_random = np.divide(p, q, out=np.zeros_like(p), where=q > 0), rng.random() < 0.35
     is_less = (ratio < 0.9) & (q > 0)
     # No mass in p, or none in q, or less than all others to q, or much and yet less than q.

@@ -127,7 +127,7 @@ class CrossedRequest:
 
     @property
     def row_params(self) -> SamplingParams:
-        """Return the request with the decision about XTC that its row has."""
+        """Return the request with the row's decision about XTC."""
         return replace(self.params, xtc_probability=self.row.params.xtc_probability)
 
     @property

@@ -180,7 +180,7 @@ def check(ctx: click.Context, /, **given: Any) -> None:
 
 
 def _contradictions(ctx: click.Context) -> Iterator[str]:
-    """Yield what is wrong with options that mean nothing beside another option, or without it."""
+    """Yield a message for each option without meaning beside, or without, another option."""
     params = ctx.params
     given = {
         name

@@ -69,7 +69,7 @@ def scored_tokens(batch: Sequence[CrossedRequest]) -> list[int]:
 
 
 def named_tokens(batch: Sequence[CrossedRequest], dtype: GumbelDtype) -> list[NamedToken | None]:
-    """Return the reference's token for each request, with its lead; None where noise that it does not know decides.
+    """Return the reference's token for each request, with its lead; None where unknown noise decides.
 
     :param dtype: precision of the noise.
     """
@@ -117,7 +117,7 @@ def require_tokens(
 def _cause(
     batch: Sequence[CrossedRequest], i: int, answer: NamedToken, token: int, dtype: GumbelDtype
 ) -> str:
-    """Say what decides for a token, and what is known of the one that was found."""
+    """Explain a wrong token: the deciding noise, ties, filters."""
     (expected, lead), request, first = answer, batch[i], batch[0]
     if request.params.temperature == 0:
         is_tied = request.row.x[token] == request.row.x[expected]

@@ -123,7 +123,7 @@ class Report:
 
     @property
     def title(self) -> str:
-        """Name what was checked."""
+        """Name the subject of the run."""
         return self.sampler
 
     @property

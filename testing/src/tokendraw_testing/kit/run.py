@@ -186,7 +186,7 @@ def _frames(error: BaseException | None) -> str:
 
 
 def _as_expected(subject: Subject, line: Line) -> Line:
-    """Judge a line that the plugin's description expects to fail for a reason: an error is that it passed."""
+    """Judge a line by the expected failures in the plugin's description: to pass is an error."""
     reason = subject.expected_failures.get(line.name)
     if reason is not None and line.status is Status.FAILED:
         return replace(line, status=Status.EXPECTED, detail=f"{reason}; found: {line.detail}")
@@ -263,7 +263,7 @@ def fuzz(
 
 
 def _add(total: Line, line: Line, count: int) -> Line:
-    """Add a case to those of its operation that went well."""
+    """Add a good case to the line of its operation."""
     return replace(
         total,
         status=Status.PASSED,

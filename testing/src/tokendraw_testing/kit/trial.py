@@ -73,7 +73,7 @@ class Trial:
             raise Violation(message)
 
     def skip(self, reason: str) -> Never:
-        """End the line as not run; ``reason`` says what it needs, and what the kit found."""
+        """End the line as not run, for a reason: needed against found."""
         raise NotRun(reason)
 
     def judge(self, label: str, experiment: Experiment, draws: int) -> None:

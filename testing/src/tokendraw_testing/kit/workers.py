@@ -122,7 +122,7 @@ class _Worker:
             self.pipe.send(task)
 
     def result(self) -> tuple[Line, bool]:
-        """Receive the line of the task, or that of a process that ended, which says how; and whether it is alive."""
+        """Receive the line of the task, or a line about the end of the process; and whether the process is alive."""
         with contextlib.suppress(EOFError, OSError):
             return self.pipe.recv(), True
         self._process.join(_SECONDS_TO_END)
