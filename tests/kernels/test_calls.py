@@ -331,7 +331,13 @@ def test_where_a_profiler_hooks_launches_triton_launches(monkeypatch):
             return 40 + device
 
     monkeypatch.setattr(launch, "driver", type("Drivers", (), {"active": Driver}))
-    assert [launch.current_stream(device) for device in (0, 1, -1)] == [40, 41, None]
+    monkeypatch.setattr(launch, "_is_direct", {0: True, 1: True})
+    assert [launch.current_stream(device) for device in (0, 1, 2, -1)] == [
+        40,
+        41,
+        None,
+        None,
+    ]  # 2: not checked
     for name in ("launch_enter_hook", "launch_exit_hook"):
         with monkeypatch.context() as patch:
             patch.setattr(knobs.runtime, name, print)  # up to Triton 3.4

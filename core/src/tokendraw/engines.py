@@ -242,7 +242,7 @@ def warmup_rules(plain: SamplingParams = _PLAIN) -> list[dict[str, float]]:
     """
     given = [name.strip() for name in os.environ.get(WARMUP_RULES, "").split(",")]
     names = [name for name in dict.fromkeys(given) if name]
-    for name in {*names} - {*_FIELDS}:
+    for name in (each for each in names if each not in _FIELDS):
         _require_rule(name, repr(WARMUP_RULES), SettingsError)
     examples: dict[str, Any] = {parameter.name: parameter.example for parameter in PARAMETERS}
     examples["filter_order"] = "temperature_last"

@@ -151,11 +151,11 @@ def check_direct_launch(device: torch.device) -> None:
 def current_stream(device: int) -> int | None:
     """Return the handle of the current stream of a device; None where Triton itself has to launch.
 
-    That is so where the direct launch failed its check, where a profiler hooks launches, and on the CPU,
+    That is so where the direct launch has not passed its check, where a profiler hooks launches, and on the CPU,
     where kernels are interpreted.
     """
     runtime = knobs.runtime
-    if device < 0 or not _is_direct.get(device, True):
+    if device < 0 or not _is_direct.get(device, False):
         return None
     if _is_hooked(runtime.launch_enter_hook) or _is_hooked(runtime.launch_exit_hook):
         return None

@@ -128,10 +128,11 @@ def _cause(
         return f" of {dtype} noise, found {token}, which is not kept"
     seed, other_dtype = request.params.seed or 0, "fp64" if dtype == "fp32" else "fp32"
     noises = {
-        "the noise of row 0": (first.params.seed or 0, first.position, dtype),
         "position 0": (seed, 0, dtype),
         f"{other_dtype} noise": (seed, request.position, other_dtype),
     }
+    if first.params.seed is not None:
+        noises["the noise of row 0"] = first.params.seed, first.position, dtype
     drawn = {words: reference.draw(request.row.prepared, *noise)[0] for words, noise in noises.items()}
     origins = "".join(f", that of {words}" for words, other in drawn.items() if other == token)
     same_tile = token // reference.TILE_SIZE == expected // reference.TILE_SIZE
