@@ -59,7 +59,8 @@ def test_small_p_keeps_the_nucleus_of_a_flat_row_whatever_its_mass(first, end):
 
 ROWS = {
     "thousands of kept tokens": (("large_sets", "all passes"), 100),
-    "thousands of kept tokens, by one pass": (("large_sets", "one pass"), 80),
+    "thousands of kept tokens, by even pivots": (("large_sets", "even pivots"), 80),
+    "thousands of kept tokens, without lists": (("large_sets", "no lists"), 80),
     "thousands of kept tokens, few in a bracket": (("large_sets", "few in a bracket"), 80),
     "kept sets that are collected": (("lists", "guessed"), 14),
     "kept sets that a guess misses": (("lists", "too short"), 8),

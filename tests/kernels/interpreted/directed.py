@@ -14,7 +14,7 @@ from judged_rows import judge
 from tokendraw import BatchFacts, Need, RequestSlots, SamplingMetadata, SamplingParams
 from tokendraw_testing import Effort, Subject, properties, run
 from tokendraw_triton_gumbel import plugin
-from tokendraw_triton_gumbel.kernels import edits, large_set, large_set_passes, large_set_search
+from tokendraw_triton_gumbel.kernels import edits, large_set, large_set_passes
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from verifying import Batch
@@ -121,15 +121,18 @@ def large_sets(how):
 
     Lists hold few logits, so that passes over these short rows weigh them as they weigh long rows.
 
-    :param how: ``all passes``; ``one pass``: one program searches the open bracket; ``few in a bracket``: likewise
-        with few logits left in it.
+    :param how: ``all passes``; ``even pivots``: behind the first pass no pivot is guessed; ``no lists``: likewise, and
+        lists have room for few logits; ``few in a bracket``: these are collected at once.
     """
     rng, size, verdicts = np.random.default_rng(1), 4099, []
     large_set_passes.MOST_EXPECTED, large_set._MAX_SET = tl.constexpr(500), tl.constexpr(500)
-    if how == "one pass":
-        large_set.MOST_PASSES = tl.constexpr(1)
-    elif how == "few in a bracket":
-        large_set_search.MIN_PASSES = tl.constexpr(0)
+    if how == "few in a bracket":
+        large_set._MIN_PASSES = tl.constexpr(0)
+    elif how != "all passes":
+        large_set_passes.MOST_GUESSES = tl.constexpr(1 if how == "even pivots" else 3)
+    if how == "no lists":
+        large_set_passes.MAX_COLLECTED = large_set_passes.MAX_EXPECTED = tl.constexpr(1)
+        large_set_passes.MOST_EXPECTED, large_set._MAX_SET = tl.constexpr(0), tl.constexpr(0)
     ranks = np.arange(size)
     families = {
         "ascending": ranks / size * 4,

@@ -31,7 +31,6 @@ from tokendraw_triton_gumbel.kernels.large_set_passes import (
     STATE_REALS,
     PassResults,
     RowState,
-    SearchScratch,
     WorkQueue,
 )
 from tokendraw_triton_gumbel.kernels.logprobs import (
@@ -371,9 +370,7 @@ class DrawLaunches:
             self._state = scratch.reserve_group(
                 [(real, STATE_REALS.value, PER_ROW), (whole, STATE_INTS.value, PER_ROW)]
             )
-            self._search = scratch.reserve_group(
-                [(whole, self.max_tiles, PER_PROGRAM), (real, MAX_COLLECTED.value, PER_PROGRAM)]
-            )
+            self._search = scratch.reserve(real, MAX_COLLECTED.value, PER_PROGRAM)
             self._results = scratch.reserve_group(
                 [
                     (real, SLOTS.value * tiles * COLUMNS.value, PER_ROW),
@@ -456,10 +453,7 @@ class DrawLaunches:
             (*rows, weighed, params, flags, *work, *results, *of_interval),
         )
         if self.has_filters:
-            search, passes = (
-                group(SearchScratch, scratch[self._search]),
-                group(PassResults, scratch[self._results]),
-            )
+            search, passes = scratch[self._search], group(PassResults, scratch[self._results])
             # One kernel, with drafts and without: without, the target stands in.
             draft_rows = group(DraftRows, (*(head if drafts.base is None else drafts[:2]), None))
             yield (

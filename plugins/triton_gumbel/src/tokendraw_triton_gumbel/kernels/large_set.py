@@ -16,7 +16,6 @@ from tokendraw_triton_gumbel.kernels.bracket import (
 )
 from tokendraw_triton_gumbel.kernels.large_set_passes import (
     LargeRow,
-    SearchScratch,
     announce_pass,
     arrive,
     await_pass,
@@ -30,14 +29,7 @@ from tokendraw_triton_gumbel.kernels.large_set_passes import (
     row_sum,
     start_nucleus,
 )
-from tokendraw_triton_gumbel.kernels.large_set_search import (
-    bracket_fits_capacity,
-    find_bracket_edge,
-    find_bracket_threshold,
-    find_kth,
-    find_threshold,
-    finish_collected_set,
-)
+from tokendraw_triton_gumbel.kernels.large_set_search import find_in_bracket, finish_collected_set
 from tokendraw_triton_gumbel.kernels.rows import (
     EXACT,
     LEAST_KEPT,
@@ -65,14 +57,13 @@ class LargeSetConfig(NamedTuple):
     IS_NVIDIA: bool
 
 
-# Decides, in the program that ends a pass over a row, how to continue: draw, announce another pass, or search the
-# row.
+# Decides, in the program that ends a pass over a row, how to continue: draw, or announce another pass.
 #
 # Reads 16 or 32 bytes a tile that the pass wrote, and what :mod:`.large_set_passes` reads; before another pass a sample
 # of 2048 logits. :mod:`.large_set_search` states its own reads.
 
-MOST_PASSES = passes.ROUNDS
-"""Passes of a row: each is announced in a round of the queue of its own."""
+_MIN_PASSES = tl.constexpr(2)
+"""Passes before a nucleus is collected whose bracket does not decide the token: each narrows it to a tenth or less."""
 _MAX_SET = tl.constexpr(7680)
 """Upper limit of logits from the bracket's low end upwards, for a list of all of them: in larger lists one program
 searches for longer than passes take."""
@@ -80,71 +71,65 @@ searches for longer than passes take."""
 
 @triton.jit(noinline=True)
 def finish_pass(row, rows, scratch, queue, flags, out, config: tl.constexpr):
-    """Draw the row if its bracket decides the token; otherwise announce another pass, or search the row.
+    """Draw the row if its bracket decides the token; otherwise announce another pass.
 
     The next pass collects the logits from the bracket's low end upwards if these are few and two filters end among
-    them. It collects the logits in the bracket if these are few and the k-th value is searched for, or if the flags ask
-    for the threshold and only the token is known.
+    them. It collects the logits in the bracket if these are few, and the threshold is needed: for another filter,
+    because the flags ask for it, or because it decides the token.
 
     :param row: :class:`~.large_set_passes.LargeRow`; ``rows`` is the number of rows, and of first passes.
+    :param scratch: [MAX_COLLECTED] float32.
     :param out: :class:`~.rows.DrawResults` of the row.
     """
     TILES: tl.constexpr = config.TILES
     reals, ints = row.reals, row.ints
     goal = tl.load(ints + passes.GOAL)
-    is_weighing = (goal != passes.COLLECT_BRACKET).to(tl.int32)
+    is_weighing = (goal < passes.COLLECT_BRACKET).to(tl.int32)
+    is_known = (goal == passes.COLLECT_THRESHOLD).to(tl.int32)
     goal = tl.where(is_weighing > 0, goal, tl.load(ints + passes.GOAL_BEFORE))
-    num_passes = tl.load(ints + passes.ROUND)
+    num_passes = tl.load(ints + passes.ROUND) + 1
     bracket, is_exact = bracket_after_pass(row, goal, is_weighing, config)
-    low, high, low_column, high_column = bracket.low, bracket.high, bracket.low_column, bracket.high_column
     max_logit = tl.load(reals + passes.MAX_LOGIT)
-    target_min, target_max = tl.load(reals + passes.TARGET_MIN), tl.load(reals + passes.TARGET_MAX)
     is_first = ((goal == passes.KTH_THEN_NUCLEUS) | (goal == passes.FLOOR_THEN_NUCLEUS)).to(tl.int32)
-    is_ready = is_weighing * tl.where(is_first > 0, is_exact * (low >= max_logit).to(tl.int32), 1)
     is_drawn = tl.full((), 0, tl.int32)
-    is_value = 1 - is_weighing  # a threshold from a list is a logit, one from pivots perhaps not
+    is_ready = is_weighing * tl.where(is_first > 0, is_exact * (bracket.low >= max_logit).to(tl.int32), 1)
     if is_weighing == 0:
-        if goal == passes.FIND_NUCLEUS:
-            is_drawn = find_bracket_edge(row, scratch, out, config)
-        else:
-            kth, is_exact = find_kth(row, scratch, low, high_column, config)
-            if is_exact > 0:
-                low, high = kth, kth
-                low_column = tl.load(ints + passes.SLOT) * passes.COLUMNS
-                high_column = low_column
-                bracket = Bracket(low, high, low_column, high_column)
-            is_ready = is_exact * (goal == passes.FIND_KTH).to(tl.int32)
+        threshold, is_exact = find_in_bracket(row, goal, is_known, scratch, out, config)
+        if is_exact > 0:
+            column = tl.load(ints + passes.SLOT) * passes.COLUMNS
+            bracket = Bracket(threshold, threshold, column, column)
+        is_drawn = is_exact * is_known
+        is_ready = is_exact * (1 - is_known) * (1 - is_first)
+    if num_passes == passes.ROUNDS:
+        # Not reached: see there. The launch has to end in any case.
+        is_exact = tl.full((), 1, tl.int32)
+        is_ready = 1 - is_drawn
     if is_ready > 0:
         is_drawn = draw_from_bracket(row, bracket, is_exact, flags, out, config)
+    low, high, low_column, high_column = bracket.low, bracket.high, bracket.low_column, bracket.high_column
+    # Whether the token is known, but not the threshold that the flags ask for.
+    is_known = ((flags & EXACT) != 0).to(tl.int32) * is_weighing * is_drawn * (1 - is_exact)
+    is_drawn -= is_known
+    is_bracketed = ((low_column >= 0) & (high_column >= 0)).to(tl.int32)
+    has_target = (tl.load(reals + passes.TARGET_MIN) == tl.load(reals + passes.TARGET_MAX)).to(tl.int32)
     is_collecting = tl.full((), 0, tl.int32)
-    if ((flags & EXACT) != 0).to(tl.int32) * is_weighing * is_drawn * (is_exact == 0).to(tl.int32) > 0:
-        # The token is known, but not the threshold.
-        is_drawn = tl.full((), 0, tl.int32)
-        is_bracketed = ((low_column >= 0) & (high_column >= 0) & (num_passes + 1 < MOST_PASSES)).to(tl.int32)
-        if (
-            is_bracketed
-            * (goal == passes.FIND_NUCLEUS).to(tl.int32)
-            * (target_min == target_max).to(tl.int32)
-            > 0
-        ):
+    collecting_goal = tl.where(is_known > 0, passes.COLLECT_THRESHOLD, passes.COLLECT_BRACKET)
+    if is_weighing * (1 - is_drawn) * (1 - is_exact) > 0:
+        if counts_logits(goal):
+            if low_column >= 0:
+                num_kept = row_sum(row, low_column, passes.COUNT_COLUMN, TILES)
+                if (goal != passes.FIND_KTH) & (num_kept <= _MAX_SET):
+                    # One program finds the ends of both filters in the list of the entire set.
+                    collecting_goal = tl.full((), passes.COLLECT_SET, tl.int32)
+                    is_collecting = tl.full((), 1, tl.int32)
+                elif goal != passes.FIND_LARGER:
+                    num_inside = num_kept - row_sum(row, high_column, passes.COUNT_COLUMN, TILES)
+                    is_collecting = (num_inside <= passes.MAX_COLLECTED).to(tl.int32)
+        elif is_bracketed * has_target * (is_known + (num_passes >= _MIN_PASSES).to(tl.int32)) > 0:
             is_collecting = may_collect(row, bracket, TILES)
-    collecting_goal = tl.full((), passes.COLLECT_BRACKET, tl.int32)
-    if counts_logits(goal).to(tl.int32) * is_weighing * (1 - is_drawn) * (1 - is_exact) > 0:
-        if low_column >= 0:
-            num_kept = row_sum(row, low_column, passes.COUNT_COLUMN, TILES)
-            if (goal != passes.FIND_KTH) & (num_kept <= _MAX_SET):
-                # One program finds the ends of both filters in the list of the entire set.
-                collecting_goal = tl.full((), passes.COLLECT_SET, tl.int32)
-                is_collecting = tl.full((), 1, tl.int32)
-            elif goal != passes.FIND_LARGER:
-                num_inside = num_kept - row_sum(row, high_column, passes.COUNT_COLUMN, TILES)
-                is_collecting = (num_inside <= passes.MAX_COLLECTED).to(tl.int32)
     if is_drawn == 0:
-        num_passes += 1
-        fits_capacity = bracket_fits_capacity(row, bracket, goal, num_passes, config)
-        is_continued = (num_passes < MOST_PASSES) & (fits_capacity == 0)
-        is_collecting *= is_continued.to(tl.int32)
-        is_bracketed = ((low_column >= 0) & (high_column >= 0) & (num_passes > 1)).to(tl.int32)
+        is_guessing = (num_passes < passes.MOST_GUESSES).to(tl.int32)
+        is_nucleus_next = is_first * (is_exact + is_bracketed * is_guessing * (num_passes > 1).to(tl.int32))
         if is_collecting > 0:
             tl.store(ints + passes.GOAL_BEFORE, goal)
             tl.store(ints + passes.NUM_COLLECTED, 0)
@@ -153,39 +138,32 @@ def finish_pass(row, rows, scratch, queue, flags, out, config: tl.constexpr):
                 tl.store(reals + passes.LOWER_LIMIT, low)
                 high = tl.full((), float("inf"), tl.float32)
                 high_column = tl.full((), -1, tl.int32)
-        elif is_first * (is_exact + is_bracketed) > 0:
+        elif is_nucleus_next > 0:
             start_nucleus(row, bracket, is_exact, goal, config)
             goal = tl.full((), passes.FIND_NUCLEUS, tl.int32)
             high = tl.full((), float("inf"), tl.float32)
             high_column = tl.full((), -1, tl.int32)
-        elif is_continued:
-            place_pivots(row, bracket, goal, config)
+        else:
+            if (goal == passes.FIND_NUCLEUS).to(tl.int32) * (1 - has_target) * (1 - is_guessing) > 0:
+                # No pivot between the two targets narrows the bracket: the k-th value comes first.
+                goal = tl.full((), passes.KTH_THEN_NUCLEUS, tl.int32)
+                low, high = tl.load(reals + passes.KTH_LOW), tl.full((), float("inf"), tl.float32)
+                low_column = tl.full((), -1, tl.int32)
+                high_column = low_column
+            place_pivots(row, Bracket(low, high, low_column, high_column), goal, config)
         store_bracket(row, low, high, low_column, high_column)
         tl.store(ints + passes.GOAL, goal)
         tl.store(ints + passes.ROUND, num_passes)
-        free_columns = free_slot(row.number.to(tl.int32) * passes.SLOTS, low_column, high_column)
-        tl.store(ints + passes.SLOT, free_columns)
-        if is_continued:
-            announce_pass(queue, row.number.to(tl.int32), rows)
-        else:
-            tl.debug_barrier()  # the state was written, and is read by other threads
-            threshold, is_found = low, fits_capacity > 0
-            if fits_capacity > 0:
-                threshold, is_found = find_bracket_threshold(row, bracket, scratch, config)
-            if is_found == 0:
-                threshold = find_threshold(row, scratch, config)
-            is_value = tl.full((), 1, tl.int32)
-            exact_bracket = Bracket(
-                threshold, threshold, free_columns * passes.COLUMNS, free_columns * passes.COLUMNS
-            )
-            is_exact = tl.full((), 1, tl.int32)
-            is_drawn = draw_from_bracket(row, exact_bracket, is_exact, flags, out, config)
+        tl.store(
+            ints + passes.SLOT, free_slot(row.number.to(tl.int32) * passes.SLOTS, low_column, high_column)
+        )
+        announce_pass(queue, row.number.to(tl.int32), rows)
+    elif (flags & LEAST_KEPT) != 0:
+        tl.debug_barrier()  # the threshold was written
+        is_value = 1 - is_weighing  # a threshold from a list is a logit, one from pivots perhaps not
+        least = least_kept(row.source, row.maxima, row.tiles, tl.load(out.threshold), is_value)
+        tl.store(out.least_kept, least)
     if is_drawn > 0:
-        if (flags & LEAST_KEPT) != 0:
-            tl.debug_barrier()  # the threshold was written
-            threshold = tl.load(out.threshold)
-            least = least_kept(row.source, row.maxima, row.tiles, threshold, is_value)
-            tl.store(out.least_kept, least)
         finish_row(queue)
 
 
@@ -196,9 +174,9 @@ def finish_pass(row, rows, scratch, queue, flags, out, config: tl.constexpr):
 # around the threshold; the pass weighs every tile above each pivot (writes 16 bytes a tile, or 32), which proves a
 # bracket. The bracket nearly always decides the draw: see :mod:`.large_set_passes`. Otherwise a second pass has its
 # pivots inside the bracket, and so on, until the bracket holds few logits, among which one program finds the
-# threshold (:mod:`.large_set_search`). As a last resort one program searches the row
-# (:mod:`.large_set_search`). Where top-p counts the mass that another filter leaves, passes for that filter
-# come first; a bracket of the mass is enough for the nucleus too.
+# threshold (:mod:`.large_set_search`). After six passes pivots divide the bracket evenly in the order of the floats:
+# it ends at one value, whatever the logits. Where top-p counts the mass that another filter leaves, passes for that
+# filter come first; a bracket of the mass is enough for the nucleus too.
 #
 # Tickets hand out the work (:mod:`.large_set_passes`): first the parts of the first passes, then parts of later passes
 # in the order of their announcement. Without a row to draw the launch ends at once.
@@ -231,6 +209,8 @@ def draw_large_sets(
     """Each program draws tickets until none is left: reads its part of a pass; the last part finishes the pass.
 
     The groups are those of :func:`~.row_draw.draw_rows`, and these:
+
+    :param scratch: [programs, MAX_COLLECTED] float32: collected logits.
     """
     rows = tl.load(queue.counters)
     if rows > 0:
@@ -244,10 +224,7 @@ def draw_large_sets(
             (flags & (EXACT | MANY_EXACT)) != 0, config.EXACT_PARTS, passes.MAX_LATER_PARTS
         )
         later_span, later_parts = _parts_of(groups, later_parts)
-        program_scratch = SearchScratch(
-            scratch.tiles + program * config.TILES,
-            scratch.logits + program * passes.MAX_COLLECTED,
-        )
+        program_scratch = scratch + program * passes.MAX_COLLECTED
         row_plus_one = tl.full((), 1, tl.int32)
         while row_plus_one > 0:
             ticket = draw_ticket(queue)

@@ -57,8 +57,11 @@ DONE = tl.constexpr(64)
 LATER = tl.constexpr(96)
 """More counters: tickets drawn, rows drawn, passes announced after the first of each row. Each has a cache line of its
 own, since programs wait for one counter while another changes."""
-ROUNDS = tl.constexpr(6)
-"""Limit of passes of a row, before one program finds its threshold."""
+ROUNDS = tl.constexpr(64)
+"""Limit of passes of a row. It takes no more: :data:`MOST_GUESSES`, and behind these, of the k-th value and then of the
+nucleus, 14 that divide 2 ** 32 values by 5 each, and as many that collected in vain."""
+MOST_GUESSES = tl.constexpr(6)
+"""Passes of a row whose pivots are guessed."""
 
 
 class RowState(NamedTuple):
@@ -107,15 +110,6 @@ class LargeRow(NamedTuple):
     columns: Any
     """Of all rows; ``collected`` [MAX_COLLECTED] of this one."""
     collected: Any
-
-
-class SearchScratch(NamedTuple):
-    """Scratch of a program that searches a row for its threshold."""
-
-    tiles: Any
-    """[programs, TILES] int32: the tiles that reach the lower bound."""
-    logits: Any
-    """[programs, MAX_COLLECTED] float32: the logits in the bracket."""
 
 
 # Layout of a row's state between its passes: indices of its floats and of its integers, and the goals of passes.
@@ -182,8 +176,10 @@ KTH_THEN_NUCLEUS = tl.constexpr(4)
 FLOOR_THEN_NUCLEUS = tl.constexpr(5)
 """The k-th value, or the floor, comes first, and the nucleus is that of the mass from there upwards."""
 COLLECT_BRACKET = tl.constexpr(6)
-"""The token is known, and the logits in the bracket are collected for the threshold."""
-COLLECT_SET = tl.constexpr(7)
+"""The logits in the bracket are collected for the threshold. This goal and those behind it collect."""
+COLLECT_THRESHOLD = tl.constexpr(7)
+"""The same, where the token is known."""
+COLLECT_SET = tl.constexpr(8)
 """The logits from LOW upwards are collected: the kept set if the guess of LOW holds, and a few more."""
 
 SLOTS = tl.constexpr(3)
@@ -360,52 +356,6 @@ def _pause():
     )
 
 
-# Marks the logits of a block in a bracket by bits, counts them, and numbers them one after the other.
-#
-# Each thread marks the hits among its 32 logits of a tile by bits, and then writes them in a loop. Hits are few, and
-# a store for each logit would be most of the code.
-
-
-class Hits(NamedTuple):
-    """Hits of a block: [LANES, SPAN], except for two scalars."""
-
-    mask: Any
-    """Bits of the remaining hits."""
-    count: Any
-    """Number of hits of the thread."""
-    offset: Any
-    """Index of the thread's first hit among those of the block."""
-    max_count: Any
-    """Largest number of hits of a thread."""
-    total: Any
-    """Number of hits in the block."""
-
-
-@triton.jit
-def bits_of_hits(x, low, high, VECTOR: tl.constexpr):
-    """Mark the logits in [low, high) of a block [LANES, SPAN, chunks, VECTOR] by bits: [LANES, SPAN] int32."""
-    bit = tl.arange(0, LANES // VECTOR)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
-    hit = tl.where((x >= low) & (x < high), ((bit * 0 + 1) << bit)[None, None, :, :], 0)
-    return tl.sum(tl.sum(hit, 3), 2)
-
-
-@triton.jit
-def find_hits(x, low, high, SPAN: tl.constexpr, VECTOR: tl.constexpr):
-    """Return the :class:`Hits` in [low, high) of a block [LANES, SPAN, chunks, VECTOR]."""
-    mask = bits_of_hits(x, low, high, VECTOR)
-    count = count_bits(mask)
-    flat = tl.reshape(count, (LANES * SPAN,))
-    offset = tl.reshape(tl.cumsum(flat, 0) - flat, (LANES, SPAN))
-    return Hits(mask, count, offset, tl.max(flat, 0), tl.sum(flat, 0))
-
-
-@triton.jit
-def next_hit(mask, lane, VECTOR: tl.constexpr):
-    """Return (the id within its tile of the first remaining hit of each thread, the mask without this hit)."""
-    bit = lowest_bit(mask)
-    return lane * VECTOR + bit // VECTOR * (LANES * VECTOR) + bit % VECTOR, mask & (mask - 1)
-
-
 # Loads the tiles of one step of a pass, ahead of their use.
 #
 # bfloat16 stays in words of two until its use: the compiler unpacks single values right after the load, so that the
@@ -500,6 +450,14 @@ _WORDS_AT_ONCE = tl.constexpr(256)
 
 
 @triton.jit
+def _bits_of_hits(x, low, high, VECTOR: tl.constexpr):
+    """Mark the logits in [low, high) of a block [LANES, SPAN, chunks, VECTOR] by bits: [LANES, SPAN] int32."""
+    bit = tl.arange(0, LANES // VECTOR)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
+    hit = tl.where((x >= low) & (x < high), ((bit * 0 + 1) << bit)[None, None, :, :], 0)
+    return tl.sum(tl.sum(hit, 3), 2)
+
+
+@triton.jit
 def _mark(row, numbers, count, first_tile, low, high, words, config: tl.constexpr):
     """Write two words of bits for each listed granule: one bit for each logit in [low, high).
 
@@ -518,7 +476,7 @@ def _mark(row, numbers, count, first_tile, low, high, words, config: tl.constexp
             )
         tl.store(
             words + 2 * start + half,
-            bits_of_hits(x, low, high, config.VECTOR),
+            _bits_of_hits(x, low, high, config.VECTOR),
             mask=2 * start + half < 2 * count,
         )
         start = next_start
@@ -601,8 +559,7 @@ def pass_over_part(row, goal, group, end_group, scratch, config: tl.constexpr):
     counts = counts_logits(goal)
     if goal >= COLLECT_BRACKET:
         units = weights.to(tl.pointer_type(tl.int64))
-        words = scratch.logits.to(tl.pointer_type(tl.int32))
-        collect_part(row, group, end_group, units, words, config)
+        collect_part(row, group, end_group, units, scratch.to(tl.pointer_type(tl.int32)), config)
     elif (counts == 0) & (tl.load(row.ints + IS_EXTREME) == 0):
         pivots = load_pivots(reals)
         max_logit = tl.load(reals + MAX_LOGIT)
@@ -1121,6 +1078,18 @@ def next_pivots(
     return PerPivot(p0, tl.maximum(a, b), tl.minimum(a, b), p3)
 
 
+@triton.jit
+def _even_pivots(bracket, max_logit):
+    """Return four pivots that divide a bracket evenly in the order of the floats: whatever its values, to a fifth."""
+    low_key = key_of(tl.maximum(bracket.low, LOWEST)).to(tl.int64)
+    steps = key_of(tl.minimum(bracket.high, max_logit)).to(tl.int64) - low_key
+    p0, p1 = (low_key + (4 * steps + 4) // 5).to(tl.int32), (low_key + (3 * steps + 4) // 5).to(tl.int32)
+    p2, p3 = (low_key + (2 * steps + 4) // 5).to(tl.int32), (low_key + (steps + 4) // 5).to(tl.int32)
+    # Of a low end that was not weighed nothing is known.
+    lowest = tl.where(bracket.low_column >= 0, value_of(p3), bracket.low)
+    return PerPivot(value_of(p0), value_of(p1), value_of(p2), lowest)
+
+
 # Chooses the goal of the next pass over a row: the nucleus after another filter, a narrower bracket, or its logits.
 
 
@@ -1193,13 +1162,16 @@ def place_pivots(row, bracket, goal, config: tl.constexpr):
     mass = tl.load(reals + TARGET_MIN) * 0.5 + tl.load(reals + TARGET_MAX) * 0.5
     target = tl.where(offset > 0, tl.load(ints + K).to(tl.float32), mass)
     scale = _scale_of(reals)
-    old_pivots = load_pivots(reals)
-    tied_value = only_value(load_sample(row.source), bracket.low, bracket.high)
-    is_second = tl.load(ints + ROUND) == 0
-    width = old_pivots.p0 - old_pivots.p3
-    pivots = next_pivots(
-        bracket, at_low, at_high, target, scale, width, tied_value, is_second, config.ULP_STEP
-    )
+    pivots = load_pivots(reals)
+    num_passes = tl.load(ints + ROUND)
+    if num_passes < MOST_GUESSES:
+        tied_value = only_value(load_sample(row.source), bracket.low, bracket.high)
+        width = pivots.p0 - pivots.p3
+        pivots = next_pivots(
+            bracket, at_low, at_high, target, scale, width, tied_value, num_passes == 0, config.ULP_STEP
+        )
+    else:
+        pivots = _even_pivots(bracket, scale.max_logit)
     # Neither end again: pivots at the ends would never divide two neighbouring values.
     lowest = value_of(key_of(bracket.low) + config.ULP_STEP)
     lowest = tl.where(bracket.low_column >= 0, lowest, bracket.low)

@@ -1,41 +1,15 @@
-"""The search for the exact edge of a large kept set: in collected logits, else in those of the whole row."""
+"""The exact edge of a large kept set among collected logits."""
 
 from __future__ import annotations
-
-from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels import large_set_passes as passes
-from tokendraw_triton_gumbel.kernels.bracket import Bracket, draw_from_bracket, load_bracket
-from tokendraw_triton_gumbel.kernels.large_set_passes import (
-    announce_pass,
-    find_hits,
-    finish_row,
-    load_column,
-    next_hit,
-    row_sum,
-)
+from tokendraw_triton_gumbel.kernels.bracket import Bracket, draw_from_bracket
+from tokendraw_triton_gumbel.kernels.large_set_passes import announce_pass, finish_row, load_column, row_sum
 from tokendraw_triton_gumbel.kernels.rows import LEAST_KEPT
-from tokendraw_triton_gumbel.kernels.values import (
-    INT32_MAX,
-    LANES,
-    LARGEST,
-    LOWEST,
-    TILE_SIZE,
-    WORDS,
-    element_ids,
-    key_of,
-    lane_sums,
-    least_kept,
-    load_logits,
-    reaches,
-    tile_sums,
-    value_of,
-    weigh,
-    word_ids,
-)
+from tokendraw_triton_gumbel.kernels.values import LOWEST, TILE_SIZE, key_of, least_kept, value_of, weigh
 
 # Finds the edge among listed values: the largest value from which upwards they weigh, or are, a target.
 #
@@ -58,7 +32,9 @@ def missing_amount(target, above, by_mass):
     # For the int64 alone, and only here, behind the subtraction: a list weighs at most its room, so it does not reach
     # twice that, cut or not. A target itself must not be cut: p of a huge mass may well be within a list.
     missing = tl.minimum(target.to(tl.float64) - above.to(tl.float64), 2.0 * passes.MAX_COLLECTED)
-    return tl.ceil(missing * tl.where(by_mass > 0, UNITS, 1.0)).to(tl.int64)
+    missing = tl.ceil(missing * tl.where(by_mass > 0, UNITS, 1.0)).to(tl.int64)
+    # Sums of the same weights in two orders: nothing may seem to be missing.
+    return tl.maximum(missing, 1)
 
 
 @triton.jit
@@ -200,423 +176,6 @@ def find_either_edge(values, count, low, target, max_logit, scale, by_mass, ULP_
     return edge
 
 
-# Lists tiles of a row for one program, loads their logits, and sums their weight from a value upwards.
-
-
-@triton.jit
-def list_tiles(maximum, tile, tiles, bound, tile_list):
-    """Write the numbers of the tiles that reach ``bound`` to ``tile_list``, ascending; return their number."""
-    is_listed = (maximum >= bound) & (tile < tiles)
-    offset = tl.cumsum(is_listed.to(tl.int32), 0) - 1
-    tl.debug_barrier()  # all threads have read the previous list
-    tl.store(tile_list + offset, tile, mask=is_listed)
-    tl.debug_barrier()  # the list is read by other threads
-    return tl.sum(is_listed.to(tl.int32), 0)
-
-
-@triton.jit
-def load_listed(source, tile_list, start, count, config: tl.constexpr):
-    """Return the logits of the listed tiles from ``start`` on: [LANES, WARPS, chunks, VECTOR].
-
-    NaN and what lies outside are -inf. With them come the numbers of the tiles, and which of them are listed.
-    """
-    index = start + tl.arange(0, config.WARPS)
-    tile = tl.load(tile_list + index, mask=index < count, other=0)
-    if config.IS_ALIGNED:
-        ids = element_ids(1, config.VECTOR) + (tile * TILE_SIZE)[None, :, None, None]
-        mask = (index < count)[None, :, None, None] & (ids < source.vocab_size)
-        x = tl.load(source.base + ids, mask=mask, other=float("-inf")).to(tl.float32)
-    else:
-        words = (
-            word_ids(1, config.VECTOR) + (tile * (TILE_SIZE // config.VECTOR * WORDS))[None, :, None, None]
-        )
-        last = tl.load(tile_list + tl.minimum(start + config.WARPS, count) - 1)
-        is_inner = (last + 1) * TILE_SIZE + config.VECTOR <= source.vocab_size
-        x = load_logits(source, words, is_inner, config.IS_NVIDIA)
-        x = tl.where((index < count)[None, :, None, None], x, float("-inf"))
-    return tl.where(x == x, x, float("-inf")), tile, index < count
-
-
-@triton.jit
-def mass_from(source, tile_list, count, threshold, max_logit, scale, config: tl.constexpr):
-    """Return the sum of ``exp(y)`` over ``x >= floor`` in the listed tiles."""
-    WARPS: tl.constexpr = config.WARPS
-    total = tl.zeros((WARPS,), tl.float32)
-    start = 0
-    while start < count:
-        x, _, _ = load_listed(source, tile_list, start, count, config)
-        total += tile_sums(tl.where(x >= threshold, weigh(x, max_logit, scale), 0.0))
-        start += config.WARPS
-    return tl.sum(total, 0)
-
-
-@triton.jit
-def weigh_listed(source, tile_list, count, threshold, max_logit, scale, weights, config: tl.constexpr):
-    """Write the weight of each listed tile from ``threshold`` upwards into the first column of a slot."""
-    start = 0
-    while start < count:
-        x, number, inside = load_listed(source, tile_list, start, count, config)
-        total = tile_sums(tl.where(x >= threshold, weigh(x, max_logit, scale), 0.0))
-        tl.store(weights + number * passes.COLUMNS, total, mask=inside)
-        start += config.WARPS
-    tl.debug_barrier()  # the weights are read by other threads
-
-
-# Searches a row for the exact threshold of a filter: the largest value from which upwards weights sum to a target.
-#
-# With weight 1 and target k the threshold is the k-th largest value, with weight exp(y) and target p Z the edge of
-# the nucleus. One program reads the tiles whose maximum reaches the lower bound:
-#
-# 1. If few values lie between the two bounds, it collects them (one read) and continues among them.
-# 2. Until then each pass over the tiles sums the weight above 4 pivots: first at distances from the maximum that grow
-#    by powers of two, then evenly between the bounds, then evenly in the order of the floats, which ends after 14
-#    passes for any values. Ties need no room: the search finds a bracket of one value.
-#
-# Writes at most :data:`~.large_set_passes.MAX_COLLECTED` values a row, and a list of tiles.
-
-_PIVOTS = tl.constexpr(4)
-_EVEN_STEPS = tl.constexpr(4)
-"""Steps before pivots are spread in the order of the floats."""
-
-
-class SearchBracket(NamedTuple):
-    """The bracket of a search: the threshold is at least ``low`` and below ``high``."""
-
-    low: Any
-    high: Any
-    weight_above: Any
-    """Weight of the row from ``high`` upwards."""
-    count_above: Any
-    """Number of values from ``high`` upwards."""
-    count_inside: Any
-    """Number of values in the bracket, or an upper bound of it."""
-
-
-@triton.jit(noinline=True)
-def collect(source, scratch, count, low, high, config: tl.constexpr):
-    """Write the values in [low, high) of the listed tiles, up to the capacity; return their number."""
-    num_collected = 0
-    start = 0
-    tl.debug_barrier()  # the previous values were read
-    while start < count:
-        x, tile, _ = load_listed(source, scratch.tiles, start, count, config)
-        mask, hit_count, offset, max_count, total = find_hits(x, low, high, config.WARPS, config.VECTOR)
-        offset += num_collected
-        tile_base = source.base + (tile * TILE_SIZE)[None, :]
-        i = 0
-        while i < max_count:
-            id_in_tile, mask = next_hit(mask, tl.arange(0, LANES)[:, None], config.VECTOR)
-            is_hit = (hit_count > i) & (offset + i < passes.MAX_COLLECTED)
-            tl.store(
-                scratch.logits + offset + i,
-                tl.load(tile_base + id_in_tile, mask=is_hit).to(tl.float32),
-                mask=is_hit,
-            )
-            i += 1
-        num_collected += total
-        start += config.WARPS
-    tl.debug_barrier()  # the values are read by other threads
-    return num_collected
-
-
-@triton.jit
-def _pick_pivots(step, low, high, max_logit, spread):
-    """Return four pivots, ascending: the first time by powers of two below the maximum, then evenly."""
-    j = tl.arange(0, _PIVOTS)
-    by_distance = max_logit - spread * tl.exp2(-j.to(tl.float32))
-    finite_low = tl.maximum(low, LOWEST)
-    finite_high = tl.minimum(high, LARGEST)
-    share = (j + 1).to(tl.float32) / (_PIVOTS + 1.0)
-    evenly = finite_low * (1.0 - share) + finite_high * share
-    low_key = key_of(finite_low).to(tl.int64)
-    high_key = key_of(finite_high).to(tl.int64)
-    step_of = ((high_key - low_key) * (j + 1).to(tl.int64) + _PIVOTS) // (_PIVOTS + 1)
-    by_order = value_of((low_key + step_of).to(tl.int32))
-    pivots = tl.where(step == 0, by_distance, tl.where(step < _EVEN_STEPS, evenly, by_order))
-    return tl.minimum(tl.maximum(pivots, finite_low), finite_high)
-
-
-@triton.jit
-def _element(values, index: tl.constexpr):
-    """Return the element at ``index`` of a block of four."""
-    return tl.sum(tl.where(tl.arange(0, _PIVOTS) == index, values, 0.0), 0)
-
-
-@triton.jit
-def _four(a, b, c, d):
-    j = tl.arange(0, _PIVOTS)
-    return tl.where(j == 0, a, tl.where(j == 1, b, tl.where(j == 2, c, d)))
-
-
-@triton.jit
-def _total(block):
-    return tl.sum(tl.sum(block, 1), 0)
-
-
-@triton.jit(noinline=True)
-def _weigh_above(source, tile_list, count, p0, p1, p2, p3, max_logit, scale, by_mass, config: tl.constexpr):
-    """Return the weight from each of four pivots upwards in the listed tiles, then the number of values."""
-    WARPS: tl.constexpr = config.WARPS
-    w0 = tl.zeros((LANES, WARPS), tl.float32)
-    w1, w2, w3 = w0, w0, w0
-    n0, n1, n2, n3 = w0, w0, w0, w0  # counts, exact in float32
-    start = 0
-    while start < count:
-        x, _, _ = load_listed(source, tile_list, start, count, config)
-        r0, r1 = reaches(x, p0, config.IS_NVIDIA), reaches(x, p1, config.IS_NVIDIA)
-        r2, r3 = reaches(x, p2, config.IS_NVIDIA), reaches(x, p3, config.IS_NVIDIA)
-        if by_mass:
-            weight = weigh(x, max_logit, scale)
-            w0 += lane_sums(weight * r0)
-            w1 += lane_sums(weight * r1)
-            w2 += lane_sums(weight * r2)
-            w3 += lane_sums(weight * r3)
-        n0 += lane_sums(r0)
-        n1 += lane_sums(r1)
-        n2 += lane_sums(r2)
-        n3 += lane_sums(r3)
-        start += config.WARPS
-    return _total(w0), _total(w1), _total(w2), _total(w3), _total(n0), _total(n1), _total(n2), _total(n3)
-
-
-@triton.jit
-def _narrow_bracket(pivots, weight, number, low, high, above, count_above, target):
-    """Return the fields of the :class:`SearchBracket` after a pass."""
-    is_enough = weight >= target
-    low = tl.maximum(low, tl.max(tl.where(is_enough, pivots, float("-inf")), 0))
-    beyond = tl.min(tl.where(is_enough, float("inf"), pivots), 0)
-    high_moved = beyond < high
-    at_beyond = (pivots == beyond) & (is_enough == 0)
-    above = tl.where(high_moved, tl.max(tl.where(at_beyond, weight, float("-inf")), 0), above)
-    count_above = tl.where(high_moved, tl.max(tl.where(at_beyond, number, 0), 0), count_above)
-    high = tl.minimum(high, beyond)
-    at_low = tl.max(tl.where(pivots == low, number, 0), 0)
-    count_inside = tl.where(at_low > 0, tl.maximum(at_low - count_above, 0), INT32_MAX)
-    return low, high, above, count_above, count_inside
-
-
-@triton.jit
-def search(
-    row, maximum, tile, scratch, bracket, target, max_logit, scale, spread, by_mass, config: tl.constexpr
-):
-    """Return the threshold of a row: the largest value from which upwards it weighs ``target``.
-
-    :param maximum: [TILES] float32, -inf beyond the tiles; ``tile`` their numbers.
-    :param bracket: :class:`SearchBracket`; the weight from its low end upwards is assumed to reach ``target``.
-    :param spread: positive distance from the largest value to some other value.
-    """
-    source, tiles = row.source, row.tiles
-    low, high, above = bracket.low, bracket.high, bracket.weight_above
-    count_above, count_inside = bracket.count_above, bracket.count_inside
-    count = list_tiles(maximum, tile, tiles, low, scratch.tiles)
-    step = 0
-    is_searching = True
-    while is_searching:
-        if count_inside <= passes.MAX_COLLECTED:
-            count_inside = collect(source, scratch, count, low, high, config)
-        if count_inside <= passes.MAX_COLLECTED:
-            is_searching = False
-        else:
-            pivots = _pick_pivots(step, low, high, max_logit, spread)
-            w0, w1, w2, w3, n0, n1, n2, n3 = _weigh_above(
-                source,
-                scratch.tiles,
-                count,
-                _element(pivots, 0),
-                _element(pivots, 1),
-                _element(pivots, 2),
-                _element(pivots, 3),
-                max_logit,
-                scale,
-                by_mass,
-                config,
-            )
-            number = _four(n0, n1, n2, n3)
-            weight = tl.where(by_mass, _four(w0, w1, w2, w3), number)
-            number = number.to(tl.int32)
-            low, high, above, count_above, count_inside = _narrow_bracket(
-                pivots, weight, number, low, high, above, count_above, target
-            )
-            count = list_tiles(maximum, tile, tiles, low, scratch.tiles)
-            step += 1
-            last_key = key_of(tl.minimum(high, LARGEST)).to(tl.int64)
-            if last_key - key_of(tl.maximum(low, LOWEST)).to(tl.int64) <= 1:
-                count_inside = -1
-                is_searching = False
-    weighs = by_mass.to(tl.int32)
-    missing = missing_amount(target, above, weighs)
-    return find_either_edge(
-        scratch.logits, count_inside, low, missing, max_logit, scale, weighs, config.ULP_STEP
-    )
-
-
-# Finds the threshold of a row whose bracket holds few logits, by reading the few tiles with logits in the bracket.
-#
-# Reads 8 bytes a tile that passes wrote, and at most 24 tiles of logits, twice; writes 4 bytes a tile. One program
-# does it. Separating the last few logits by passes would take several, if the drawn token is the last kept one.
-
-_MAX_TILES = tl.constexpr(24)
-MIN_PASSES = tl.constexpr(2)
-"""Passes before that: each is read by many programs, and narrows a bracket to a tenth or less."""
-
-
-@triton.jit
-def _bracket_weights(row, bracket, TILES: tl.constexpr):
-    """Return (the weight of each tile from the low end of a bracket upwards; its weight in the bracket): [TILES].
-
-    A tile without a logit in the bracket weighs the same from both ends upwards, bit for bit.
-    """
-    upper_weight = load_column(row.columns, bracket.low_column, row.tiles, TILES)
-    return upper_weight, upper_weight - load_column(row.columns, bracket.high_column, row.tiles, TILES)
-
-
-@triton.jit
-def bracket_fits_capacity(row, bracket, goal, num_passes, config: tl.constexpr):
-    """Return whether few tiles hold the bracket of a nucleus and its logits fit the scratch, by the tiles' weights."""
-    reals, ints = row.reals, row.ints
-    fits = (
-        (goal == passes.FIND_NUCLEUS).to(tl.int32)
-        * (bracket.low_column >= 0).to(tl.int32)
-        * (num_passes >= MIN_PASSES).to(tl.int32)
-    )
-    fits *= (bracket.high_column >= 0).to(tl.int32) * (tl.load(ints + passes.KTH_INSIDE) <= 0).to(tl.int32)
-    fits *= (tl.load(reals + passes.TARGET_MIN) == tl.load(reals + passes.TARGET_MAX)).to(tl.int32)
-    if fits > 0:
-        _, between = _bracket_weights(row, bracket, config.TILES)
-        lightest = weigh(bracket.low, tl.load(reals + passes.MAX_LOGIT), tl.load(reals + passes.SCALE))
-        fits = (tl.sum((between != 0).to(tl.int32), 0) <= _MAX_TILES).to(tl.int32)
-        fits *= (tl.sum(between, 0) <= lightest * passes.MAX_EXPECTED).to(tl.int32)
-    return fits
-
-
-@triton.jit(noinline=True)
-def find_bracket_threshold(row, bracket, scratch, config: tl.constexpr):
-    """Return (the threshold; whether the bracket's logits fitted the scratch).
-
-    Writes the weight of every tile from the threshold upwards into the first column of the row's free slot.
-
-    :param bracket: one that :func:`bracket_fits_capacity` accepted.
-    """
-    TILES: tl.constexpr = config.TILES
-    source, tiles, reals, ints = row.source, row.tiles, row.reals, row.ints
-    tile = tl.arange(0, TILES)
-    low, high = bracket.low, bracket.high
-    max_logit, scale = tl.load(reals + passes.MAX_LOGIT), tl.load(reals + passes.SCALE)
-    upper_weight, between = _bracket_weights(row, bracket, TILES)
-    above = row_sum(row, bracket.high_column, 0, TILES)
-    count = list_tiles(tl.where(between != 0, 1.0, 0.0), tile, tiles, 1.0, scratch.tiles)
-    num_inside = collect(source, scratch, count, low, high, config)
-    by_mass = (tl.load(ints + passes.GOAL) == passes.FIND_NUCLEUS).to(tl.int32)
-    target = tl.load(reals + passes.TARGET_MAX)
-    missing = missing_amount(target, above, by_mass)
-    threshold = find_either_edge(
-        scratch.logits, num_inside, low, missing, max_logit, scale, by_mass, config.ULP_STEP
-    )
-    weights = row.columns + tl.load(ints + passes.SLOT).to(tl.int64) * tiles * passes.COLUMNS
-    tl.store(weights + tile * passes.COLUMNS, upper_weight, mask=tile < tiles)
-    tl.debug_barrier()  # some of them are written again, by other threads
-    weigh_listed(source, scratch.tiles, count, threshold, max_logit, scale, weights, config)
-    return threshold, num_inside <= passes.MAX_COLLECTED
-
-
-# Finds the exact threshold of a row that its passes did not decide, in one program: the last resort.
-#
-# Reads what the search for the threshold reads, from the row's bracket on; then once more the tiles that reach the
-# threshold. Writes 4 bytes a tile.
-
-_UNKNOWN_COUNT = tl.constexpr(2e9)
-"""Represents an uncounted number of logits."""
-_MIN_SPREAD = tl.constexpr(1e-6)
-"""A distance from the largest logit at which to look first, where all tiles have the same maximum."""
-
-
-@triton.jit(noinline=True)
-def find_threshold(row, scratch, config: tl.constexpr):
-    """Return the threshold of a row, and write the weight of every tile from the threshold upwards.
-
-    The weights go into the first column of the row's free slot.
-    """
-    TILES: tl.constexpr = config.TILES
-    source, tiles, reals, ints = row.source, row.tiles, row.reals, row.ints
-    tile = tl.arange(0, TILES)
-    maximum = tl.load(row.maxima + tile, mask=tile < tiles, other=float("-inf"))
-    goal = tl.load(ints + passes.GOAL)
-    bracket = load_bracket(row)
-    low_column, high_column = bracket.low_column, bracket.high_column
-    max_logit = tl.load(reals + passes.MAX_LOGIT)
-    scale = tl.load(reals + passes.SCALE)
-    p = tl.load(reals + passes.P).to(tl.float64) + tl.load(reals + passes.P_REST).to(tl.float64)
-    k = tl.load(ints + passes.K)
-    kth_inside = tl.load(ints + passes.KTH_INSIDE)
-    target = tl.load(reals + passes.TARGET_MAX)
-    threshold = tl.load(reals + passes.FLOOR)
-    lowest = tl.min(tl.where(maximum > float("-inf"), maximum, max_logit), 0)
-    nearby = tl.maximum(tl.abs(max_logit) * _MIN_SPREAD, _MIN_SPREAD)
-    spread = tl.where(max_logit > lowest, max_logit - lowest, nearby)
-    count_above = row_sum(row, high_column, passes.COUNT_COLUMN, TILES)
-    above = row_sum(row, high_column, 0, TILES)
-    count_inside = row_sum(row, low_column, passes.COUNT_COLUMN, TILES) - count_above
-    has_columns = (low_column >= 0) & (high_column >= 0)
-    needs_kth = (goal == passes.FIND_NUCLEUS) & (
-        kth_inside > 0
-    )  # the k-th value is still missing, and has a bracket of its own
-    step = tl.where((goal == passes.FIND_NUCLEUS) & (kth_inside <= 0), 1, 0)
-    end = tl.where(goal == passes.FIND_KTH, 1, 2)
-    while step < end:
-        by_mass = step == 1
-        low, high = tl.maximum(bracket.low, LOWEST), bracket.high
-        start = tl.where(by_mass, above, count_above)
-        start_count = tl.where(by_mass, 0, count_above).to(tl.int32)
-        max_inside = tl.where(has_columns & (goal != passes.FIND_NUCLEUS), count_inside, _UNKNOWN_COUNT).to(
-            tl.int32
-        )
-        if needs_kth & (step == 0):
-            low, high = tl.load(reals + passes.KTH_LOW), tl.load(reals + passes.KTH_HIGH)
-            start_count = tl.load(ints + passes.KTH_ABOVE)
-            start = start_count.to(tl.float32)
-            max_inside = kth_inside
-        if by_mass & (needs_kth | (goal == passes.KTH_THEN_NUCLEUS)):
-            count = list_tiles(maximum, tile, tiles, threshold, scratch.tiles)
-            mass = mass_from(source, scratch.tiles, count, threshold, max_logit, scale, config)
-            target = (p * mass.to(tl.float64)).to(tl.float32)
-            low = tl.maximum(low, threshold)
-            if goal == passes.KTH_THEN_NUCLEUS:
-                low = threshold
-                high = tl.full((), float("inf"), tl.float32)
-                start = tl.full((), 0.0, tl.float32)
-            max_inside = tl.full((), _UNKNOWN_COUNT, tl.float32).to(tl.int32)
-        required_mass = tl.where(by_mass, target, k.to(tl.float32))
-        is_worthwhile = required_mass > 0
-        if goal == passes.FIND_LARGER:
-            # The larger of the two thresholds is in the bracket; the smaller may lie below.
-            offset = tl.where(by_mass, 0, passes.COUNT_COLUMN)
-            at_low = row_sum(row, low_column, offset, TILES)
-            is_worthwhile = (low_column < 0) | (at_low >= required_mass)
-        if is_worthwhile:
-            search_bracket = SearchBracket(low, high, start, start_count, max_inside)
-            filter_threshold = search(
-                row,
-                maximum,
-                tile,
-                scratch,
-                search_bracket,
-                required_mass,
-                max_logit,
-                scale,
-                spread,
-                by_mass,
-                config,
-            )
-            threshold = tl.maximum(threshold, filter_threshold)
-        step += 1
-    threshold = tl.minimum(threshold, max_logit)
-    weights = row.columns + tl.load(ints + passes.SLOT).to(tl.int64) * tiles * passes.COLUMNS
-    tl.store(weights + tile * passes.COLUMNS, tl.zeros_like(maximum), mask=tile < tiles)
-    count = list_tiles(maximum, tile, tiles, threshold, scratch.tiles)
-    weigh_listed(source, scratch.tiles, count, threshold, max_logit, scale, weights, config)
-    return threshold
-
-
 # Finds the threshold of a row among its collected logits; draws a row whose kept set was collected as a whole.
 #
 # Reads at most 8192 ids and their logits, which it copies, and then the copy some ten times; one program does it.
@@ -637,27 +196,6 @@ def _copy_logits(base, collected, count, values):
         tl.store(values + i, tl.load(base + token, mask=i < count).to(tl.float32), mask=i < count)
         start += AT_ONCE
     tl.debug_barrier()  # the copy is read by other threads
-
-
-@triton.jit(noinline=True)
-def find_bracket_edge(row, scratch, out, config: tl.constexpr):
-    """Find the threshold of a nucleus among the collected logits of its bracket; return whether the list held all."""
-    reals, ints = row.reals, row.ints
-    count = tl.load(ints + passes.NUM_COLLECTED)
-    fits = (count <= passes.MAX_COLLECTED).to(tl.int32)
-    if fits > 0:
-        _copy_logits(row.source.base, row.collected, count, scratch.logits)
-        max_logit, scale = tl.load(reals + passes.MAX_LOGIT), tl.load(reals + passes.SCALE)
-        low, high_column = tl.load(reals + passes.LOW), tl.load(ints + passes.HIGH_COLUMN)
-        above = row_sum(row, high_column, 0, config.TILES)
-        by_mass = tl.full((), 1, tl.int32)
-        target = missing_amount(tl.load(reals + passes.TARGET_MAX), above, by_mass)
-        edge = find_edge(scratch.logits, count, low, target, max_logit, scale, config.ULP_STEP, BY_MASS=True)
-        _, mass, _ = survey_from(scratch.logits, count, edge, max_logit, scale)
-        tl.store(out.threshold, edge)
-        kept_mass = (above.to(tl.float64) + mass.to(tl.float64) / UNITS).to(tl.float32)
-        tl.store(out.log_kept, tl.log(tl.minimum(kept_mass / tl.load(reals + passes.MASS), 1.0)))
-    return fits
 
 
 @triton.jit
@@ -739,36 +277,49 @@ def _weigh_tiles(row, values, count, threshold, slot, high_column, TILES: tl.con
 
 
 @triton.jit(noinline=True)
-def find_kth(row, scratch, low, high_column, config: tl.constexpr):
-    """Find the k-th value among the collected logits of its bracket; return (the value, whether the list held all).
+def find_in_bracket(row, goal, is_known, scratch, out, config: tl.constexpr):
+    """Find the threshold among the collected logits of its bracket; return (the threshold; whether the list held all).
 
-    Writes the weights of the tiles from there upwards into the first column of the row's slot, and the number of logits
-    into the first of its counts.
+    Where the token is known, writes the threshold and the kept mass. Elsewhere writes the weight of each tile from the
+    threshold upwards into the first column of the row's slot, and the number of logits into the first of its counts.
+
+    :param goal: of the search: the mass of the bracket's nucleus, or else its k-th value.
+    :param scratch: [MAX_COLLECTED] float32.
     """
     tiles, reals, ints = row.tiles, row.reals, row.ints
     count = tl.load(ints + passes.NUM_COLLECTED)
     fits = (count <= passes.MAX_COLLECTED).to(tl.int32)
-    threshold = low
+    threshold = tl.load(reals + passes.LOW)
     if fits > 0:
-        _copy_logits(row.source.base, row.collected, count, scratch.logits)
+        _copy_logits(row.source.base, row.collected, count, scratch)
         max_logit, scale = tl.load(reals + passes.MAX_LOGIT), tl.load(reals + passes.SCALE)
-        above = row_sum(row, high_column, passes.COUNT_COLUMN, config.TILES)
-        by_mass = tl.full((), 0, tl.int32)
-        target = missing_amount(tl.load(ints + passes.K).to(tl.float32), above, by_mass)
-        threshold = find_edge(
-            scratch.logits, count, low, target, max_logit, scale, config.ULP_STEP, BY_MASS=False
+        high_column = tl.load(ints + passes.HIGH_COLUMN)
+        mass_above = row_sum(row, high_column, 0, config.TILES)
+        number_above = row_sum(row, high_column, passes.COUNT_COLUMN, config.TILES)
+        by_mass = (goal == passes.FIND_NUCLEUS).to(tl.int32)
+        target = tl.where(
+            by_mass > 0, tl.load(reals + passes.TARGET_MAX), tl.load(ints + passes.K).to(tl.float32)
         )
-        _, _, number = survey_from(scratch.logits, count, threshold, max_logit, scale)
-        slot = tl.load(ints + passes.SLOT)
-        _weigh_tiles(row, scratch.logits, count, threshold, slot, high_column, config.TILES)
-        tile = tl.arange(0, config.TILES)
-        numbers = row.columns + slot.to(tl.int64) * tiles * passes.COLUMNS + passes.COUNT_COLUMN
-        tl.store(
-            numbers + tile * passes.COLUMNS,
-            tl.where(tile == 0, above + number.to(tl.float32), 0.0),
-            mask=tile < tiles,
+        missing = missing_amount(target, tl.where(by_mass > 0, mass_above, number_above), by_mass)
+        threshold = find_either_edge(
+            scratch, count, threshold, missing, max_logit, scale, by_mass, config.ULP_STEP
         )
-        tl.debug_barrier()  # the numbers are read by other threads
+        _, mass, number = survey_from(scratch, count, threshold, max_logit, scale)
+        if is_known > 0:
+            tl.store(out.threshold, threshold)
+            kept_mass = (mass_above.to(tl.float64) + mass.to(tl.float64) / UNITS).to(tl.float32)
+            tl.store(out.log_kept, tl.log(tl.minimum(kept_mass / tl.load(reals + passes.MASS), 1.0)))
+        else:
+            slot = tl.load(ints + passes.SLOT)
+            _weigh_tiles(row, scratch, count, threshold, slot, high_column, config.TILES)
+            tile = tl.arange(0, config.TILES)
+            numbers = row.columns + slot.to(tl.int64) * tiles * passes.COLUMNS + passes.COUNT_COLUMN
+            tl.store(
+                numbers + tile * passes.COLUMNS,
+                tl.where(tile == 0, number_above + number.to(tl.float32), 0.0),
+                mask=tile < tiles,
+            )
+            tl.debug_barrier()  # the numbers are read by other threads
     return threshold, fits
 
 
@@ -784,17 +335,17 @@ def finish_collected_set(row, rows, scratch, queue, flags, out, config: tl.const
     threshold = tl.load(reals + passes.LOW)
     is_found = tl.full((), 0, tl.int32)
     if count <= passes.MAX_COLLECTED:
-        _copy_logits(row.source.base, row.collected, count, scratch.logits)
-        threshold, is_found = _find_set_threshold(row, scratch.logits, count, config.ULP_STEP)
+        _copy_logits(row.source.base, row.collected, count, scratch)
+        threshold, is_found = _find_set_threshold(row, scratch, count, config.ULP_STEP)
     if is_found > 0:
         no_column = tl.full((), -1, tl.int32)
-        _weigh_tiles(row, scratch.logits, count, threshold, slot, no_column, config.TILES)
+        _weigh_tiles(row, scratch, count, threshold, slot, no_column, config.TILES)
         bracket = Bracket(threshold, threshold, slot * passes.COLUMNS, slot * passes.COLUMNS)
         is_exact = tl.full((), 1, tl.int32)
         draw_from_bracket(row, bracket, is_exact, flags, out, config)
         if (flags & LEAST_KEPT) != 0:
             max_logit, scale = tl.load(reals + passes.MAX_LOGIT), tl.load(reals + passes.SCALE)
-            least, _, _ = survey_from(scratch.logits, count, threshold, max_logit, scale)
+            least, _, _ = survey_from(scratch, count, threshold, max_logit, scale)
             tl.store(out.least_kept, least_kept(row.source, row.maxima, row.tiles, least, is_exact))
         finish_row(queue)
     else:

@@ -621,7 +621,7 @@ def tile_statistics(
         if group + index == 0:
             tl.store(queue.counters + tl.arange(0, QUEUE_COUNTERS), tl.zeros((QUEUE_COUNTERS,), tl.int32))
         if (group == 0) & (index < counts.rows):
-            tl.store(queue.announced + index * ROUNDS + tl.arange(0, 8), 0, mask=tl.arange(0, 8) < ROUNDS)
+            tl.store(queue.announced + index * ROUNDS + tl.arange(0, ROUNDS), 0)
     if counters is not None:
         if (group == 0) & (index < counts.rows):
             tl.store(counters + index, 0)
