@@ -681,8 +681,7 @@ def _scaled(x: Tensor, max_logit: Tensor, inverse: Tensor) -> Tensor:
 # logits, and the few logits that matter. The draw of rows without filters fills in the drawn token's column itself,
 # so that N = 0 takes a launch for its ranks alone.
 #
-# Candidates for the N best are compared all with all or, for a larger N, sorted. An N above :data:`MOST_LOGPROBS` is
-# left to ``torch.topk``.
+# An N above :data:`MOST_LOGPROBS` is left to ``torch.topk``.
 
 
 class BestSearch(NamedTuple):
@@ -693,16 +692,16 @@ class BestSearch(NamedTuple):
     candidates: int
     """Room for candidates."""
     warps: int
-    granules_at_once: int = 0
-    """Granules read at once; 0: candidates are compared all with all, not sorted."""
+    granules_at_once: int
+    """Granules read at once."""
 
     def config(self, tiles: int, vector: int, num_best: int) -> LogprobsConfig:
         """Return the constants of the kernel for rows of so many tiles."""
-        max_tiles, is_sorted = power_of_two(tiles, at_least=MIN_TILES), self.granules_at_once > 0
-        # Maxima of fewer than 2 N tiles say little about the N-th value.
-        maxima, granules = (_QUARTERS if tiles < 2 * num_best else 0), 4
-        if is_sorted:
-            maxima, granules = _MAXIMA, max_tiles * GRANULES_PER_TILE.value // _MAXIMA
+        max_tiles = power_of_two(tiles, at_least=MIN_TILES)
+        maxima, granules = _MAXIMA, max_tiles * GRANULES_PER_TILE.value // _MAXIMA
+        if self.width <= _FEW:
+            # Maxima of fewer than 2 N tiles say little about the N-th value.
+            maxima, granules = (_QUARTERS if tiles < 2 * num_best else 0), 4
         return LogprobsConfig(
             VECTOR=vector,
             TILES=max_tiles,
@@ -710,22 +709,23 @@ class BestSearch(NamedTuple):
             GRANULES=granules,
             WIDTH=self.width,
             CANDIDATES=self.candidates,
-            IS_SORTED=is_sorted,
             GRANULES_AT_ONCE=self.granules_at_once,
         )
 
 
 SEARCHES = (
-    BestSearch(width=64, candidates=128, warps=4),
+    BestSearch(width=64, candidates=128, warps=4, granules_at_once=16),
     BestSearch(width=256, candidates=1024, warps=8, granules_at_once=64),
     BestSearch(width=1024, candidates=2048, warps=8, granules_at_once=64),
 )
 MOST_LOGPROBS = SEARCHES[-1].width
 """The largest N that a kernel orders."""
+_FEW = SEARCHES[0].width
+"""Upper limit of N that maxima of tiles bound, or of quarters of tiles; above, those of granules do."""
 _QUARTERS = 512
-"""Upper limit of quarters of tiles where there are fewer than 2 N tiles and candidates are not sorted."""
+"""Upper limit of quarters of tiles."""
 _MAXIMA = 4096
-"""Upper limit of maxima of one granule or of groups of granules, where candidates are sorted."""
+"""Upper limit of maxima of one granule or of groups of granules."""
 _OPTIONS = {"num_warps": 4}
 _IDS_AT_ONCE = 64
 """Given ids of a program."""
@@ -757,8 +757,7 @@ class LogprobsLaunches:
         is_searched = num_best > 0 and self.by_kernel
         self._granules = scratch.reserve(torch.int32, draw.tiles * 16 if is_searched else 0, PER_ROW)
         config = search.config(draw.tiles, draw.vector, num_best)
-        candidates = torch.int32 if config.IS_SORTED else torch.int64
-        self._candidates = scratch.reserve(candidates, search.candidates if is_searched else 0, PER_ROW)
+        self._candidates = scratch.reserve(torch.int32, search.candidates if is_searched else 0, PER_ROW)
         self._count_ranks = Launch(count_ranks, {"SPAN": RANK_SPAN, "VECTOR": draw.vector}, _OPTIONS)
         self._search = Launch(row_logprobs, {"config": config}, {"num_warps": search.warps})
         self._score = Launch(

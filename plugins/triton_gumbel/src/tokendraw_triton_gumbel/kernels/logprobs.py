@@ -55,10 +55,8 @@ class LogprobsConfig(NamedTuple):
     """Upper limit of N."""
     CANDIDATES: int
     """Room for candidates."""
-    IS_SORTED: bool
-    """Whether candidates are sorted; else they are compared all with all."""
     GRANULES_AT_ONCE: int
-    """Granules read at once where candidates are sorted."""
+    """Granules read at once."""
 
 
 # Computes the values of a logprobs mode: logits themselves, or ``(x - max x) / T`` less the logarithm of a mass.
@@ -144,17 +142,13 @@ def visible_of_token(base, token, scale, flags):
     return tl.where(scale.greedy, greedy_value, visible_value(x, scale, flags))
 
 
-# Finds the N best logits of a row in a list of granules: collects and orders candidates, or bounds too many.
+# Finds the N best logits of a row in a list of granules: bounds the N-th value, and orders candidates.
 
-LOWEST_KEY = tl.constexpr(-(1 << 63))
-"""A key below all candidates' keys."""
 _PIVOTS = tl.constexpr(8)
 _SPARE_MAXIMA = tl.constexpr(8)
 """Spare maxima, beyond N, of a good enough bound."""
 _MIN_BRACKET_KEYS = tl.constexpr(1 << 13)
 """Stop when the bracket spans at most 2^13 float32 keys (one float16 step)."""
-_GRANULES_AT_ONCE = tl.constexpr(16)
-_OTHERS_AT_ONCE = tl.constexpr(32)
 
 
 @triton.jit
@@ -215,9 +209,7 @@ def group_maxima(granules, number, MAXIMA: tl.constexpr, GRANULES: tl.constexpr)
 
 
 @triton.jit
-def _load_granules(
-    row, granule_list, start, count, VECTOR: tl.constexpr, AT_ONCE: tl.constexpr = _GRANULES_AT_ONCE
-):
+def _load_granules(row, granule_list, start, count, VECTOR: tl.constexpr, AT_ONCE: tl.constexpr):
     """Return the logits of the listed granules from ``start`` on, [AT_ONCE, 64], and their ids.
 
     What is none is -inf. NaN is left as it is: it reaches nothing.
@@ -231,44 +223,6 @@ def _load_granules(
 
 
 @triton.jit
-def collect_best(row, granule_list, count, low, keys, VECTOR: tl.constexpr, CANDIDATES: tl.constexpr):
-    """Write the candidates, the logits from ``low`` upwards, up to the room; return their number.
-
-    If they exceed the room, the returned number exceeds CANDIDATES. The keys are those of :func:`order_key`.
-    """
-    num_candidates = tl.zeros((), tl.int32)
-    start = 0
-    tl.debug_barrier()  # all threads have read the previous candidates
-    while start < count:
-        x, token = _load_granules(row, granule_list, start, count, VECTOR)
-        key = order_key(x, token)
-        key = tl.where(x >= low, key, LOWEST_KEY)
-        key = tl.reshape(key, (_GRANULES_AT_ONCE * GRANULE_SIZE,), can_reorder=True)
-        candidate = key > LOWEST_KEY
-        offset = num_candidates + tl.cumsum(candidate.to(tl.int32), 0) - 1
-        tl.store(keys + offset, key, mask=candidate & (offset < CANDIDATES))
-        num_candidates += tl.sum(candidate.to(tl.int32), 0)
-        start = tl.where(num_candidates > CANDIDATES, count, start + _GRANULES_AT_ONCE)
-    tl.debug_barrier()  # the keys are read by other threads
-    return num_candidates
-
-
-@triton.jit
-def order_candidates(keys, num_candidates, CANDIDATES: tl.constexpr):
-    """Return the candidates [CANDIDATES]: their logits, ids, and places by value, the lowest id first on a tie."""
-    i = tl.arange(0, CANDIDATES)
-    key = tl.load(keys + i, mask=i < num_candidates, other=LOWEST_KEY)
-    rank = tl.zeros((CANDIDATES,), tl.int32)
-    start = 0
-    while start < num_candidates:
-        j = start + tl.arange(0, _OTHERS_AT_ONCE)
-        other_keys = tl.load(keys + j, mask=j < num_candidates, other=LOWEST_KEY)
-        rank += tl.sum((other_keys[:, None] > key[None, :]).to(tl.int32), 0)
-        start += _OTHERS_AT_ONCE
-    return value_of((key >> 32).to(tl.int32)), (key & INT32_MAX) ^ INT32_MAX, rank
-
-
-@triton.jit
 def search_edge(
     row,
     granule_list,
@@ -278,7 +232,7 @@ def search_edge(
     n,
     VECTOR: tl.constexpr,
     CANDIDATES: tl.constexpr,
-    AT_ONCE: tl.constexpr = _GRANULES_AT_ONCE,
+    AT_ONCE: tl.constexpr,
 ):
     """Search for the N-th value where more than ``CANDIDATES`` logits reach ``low``.
 
@@ -321,7 +275,7 @@ def fill_ties(row, maximum, tiles, tied_value, threshold, rank, n, value, out, T
         start = tl.min(tl.where((maximum >= tied_value) & (tile > start), tile, TILES), 0)
 
 
-# Finds and sorts the candidates for the N best logits of a row, for an N above what comparing all with all serves.
+# Finds and sorts the candidates for the N best logits of a row.
 #
 # Reads the maxima of all granules, the granules that reach a bound on the N-th value, and the candidates among their
 # logits. Writes, as scratch, a list of granules and one of candidates.
@@ -329,28 +283,36 @@ def fill_ties(row, maximum, tiles, tied_value, threshold, rank, n, value, out, T
 
 @triton.jit
 def find_candidates(
-    row, granules, tiles, granule_list, candidates, lowest, max_logit, n, config: tl.constexpr
+    row, granules, maximum, tiles, granule_list, candidates, lowest, max_logit, n, config: tl.constexpr
 ):
     """List candidates, the logits from a bound upwards; return (their number, the value whose ties fill up to N).
 
     The value is -inf where the candidates contain the N best, or all logits that are shown.
 
-    :param granules: [tiles, 16] maxima; ``granule_list`` [tiles * 16] int32 of scratch.
+    :param granules: [tiles, 16] maxima, in memory; ``maximum`` [TILES] those of the tiles.
+    :param granule_list: [tiles * 16] int32 of scratch.
     :param candidates: [CANDIDATES] int32 of scratch, written for :func:`sort_candidates`.
     :param lowest: the least logit that is shown.
     """
     CANDIDATES: tl.constexpr = config.CANDIDATES
     AT_ONCE: tl.constexpr = config.GRANULES_AT_ONCE
     num_granules = tiles * GRANULES_PER_TILE
-    maxima = group_maxima(granules, num_granules, config.MAXIMA, config.GRANULES)
-    low = bound_by_maxima(maxima, max_logit, n)
+    if config.MAXIMA > 0:
+        maxima = group_maxima(granules, num_granules, config.MAXIMA, config.GRANULES)
+        least = tl.min(tl.where(maxima > float("-inf"), maxima, float("inf")), 0)
+        low = bound_by_maxima(maxima, max_logit, n)
+    else:
+        is_finite = maximum > float("-inf")
+        least = tl.min(tl.where(is_finite, maximum, float("inf")), 0)
+        low = bound_by_tiles(maximum, max_logit, least, tl.sum(is_finite.to(tl.int32), 0), n, config.TILES)
     # The least maximum is a guess where fewer than N are finite: more logits than maxima reach it.
-    least = tl.min(tl.where(maxima > float("-inf"), maxima, float("inf")), 0)
     lowest = tl.maximum(lowest, LOWEST)
     low = tl.maximum(tl.where(low > float("-inf"), low, least), lowest)
-    tied_value = tl.full((), float("-inf"), tl.float32)
+    # Where enough tiles hold the largest logit, its ties are the N best.
+    is_tied = (tl.sum((maximum == max_logit).to(tl.int32), 0) >= n) & (max_logit > float("-inf"))
+    tied_value = tl.where(is_tied, max_logit, float("-inf"))
     num_candidates = tl.zeros((), tl.int32)
-    is_searching = tl.full((), 1, tl.int32)
+    is_searching = 1 - is_tied.to(tl.int32)
     while is_searching > 0:
         count = list_granules(granules, tiles, low, granule_list, num_granules)
         num_candidates = list_candidates(
@@ -379,8 +341,8 @@ def sort_candidates(row, candidates, num_candidates, VECTOR: tl.constexpr, CANDI
 # Computes one row's log-probabilities, and its N best without a sort of the row.
 #
 # A granule is 64 logits of one tile; launch 1 wrote the maximum of each. The N best lie in granules that reach a
-# bound on the N-th value, so about N granules are read. Candidates are the logits that reach the bound; comparing
-# each with all others gives its rank. For a large N, they are sorted.
+# bound on the N-th value, so about N granules are read. Candidates are the logits that reach the bound; they are
+# sorted.
 #
 # If more logits reach the bound, by ties or because the best lie close together, the listed granules are read again:
 # a search by 8 pivots at a time ends at that many candidates or at the N-th value itself, whose ties are then taken
@@ -423,7 +385,7 @@ class LogprobScratch(NamedTuple):
     granules: Any
     """[rows, tiles * 16] int32."""
     candidates: Any
-    """[rows, CANDIDATES]: keys int64, or places int32 where candidates are sorted."""
+    """[rows, CANDIDATES] int32: places of candidates."""
 
 
 class BestTokens(NamedTuple):
@@ -486,38 +448,24 @@ def row_logprobs(
         granules += row * tiles * GRANULES_PER_TILE
         candidates = scratch.candidates + row * config.CANDIDATES
         granule_list = scratch.granules + row * tiles * GRANULES_PER_TILE
-        if config.IS_SORTED:
-            num_candidates, tied_value = find_candidates(
-                source,
-                granules,
-                tiles,
-                granule_list,
-                candidates,
-                scale.lowest,
-                scale.peak,
-                num_searched,
-                config,
-            )
-            candidate, id_of = sort_candidates(
-                source, candidates, num_candidates, config.VECTOR, config.CANDIDATES
-            )
-            rank = tl.arange(0, config.CANDIDATES)
-        else:
-            num_candidates, tied_value = _collect_candidates(
-                source,
-                granules,
-                tiles,
-                maximum,
-                granule_list,
-                candidates,
-                scale.lowest,
-                scale.peak,
-                num_searched,
-                config,
-            )
-            candidate, id_of, rank = order_candidates(candidates, num_candidates, config.CANDIDATES)
+        num_candidates, tied_value = find_candidates(
+            source,
+            granules,
+            maximum,
+            tiles,
+            granule_list,
+            candidates,
+            scale.lowest,
+            scale.peak,
+            num_searched,
+            config,
+        )
+        candidate, id_of = sort_candidates(
+            source, candidates, num_candidates, config.VECTOR, config.CANDIDATES
+        )
+        rank = tl.arange(0, config.CANDIDATES)
         value = visible_value(candidate, scale, flags)
-        is_best = (tl.arange(0, config.CANDIDATES) < num_candidates) & (rank < num_searched)
+        is_best = rank < tl.minimum(num_candidates, num_searched)
         tl.store(ids + 1 + rank, id_of, mask=is_best)
         tl.store(values + 1 + rank, value, mask=is_best)
         if num_candidates < num_searched:
@@ -544,48 +492,6 @@ def row_logprobs(
     is_padding = (rank >= n) & (rank < width)
     tl.store(ids + 1 + rank, tl.full((config.WIDTH,), -1, tl.int64), mask=is_padding)
     tl.store(values + 1 + rank, tl.full((config.WIDTH,), float("-inf"), tl.float32), mask=is_padding)
-
-
-@triton.jit
-def _collect_candidates(
-    source, granules, tiles, maximum, granule_list, keys, lowest, max_logit, n, config: tl.constexpr
-):
-    """Write the keys of candidates, as :func:`find_candidates` lists them; return the same."""
-    low = tl.maximum(_bound_of(granules, tiles, maximum, max_logit, n, config), lowest)
-    low = tl.maximum(low, LOWEST)
-    tied_value = tl.full((), float("-inf"), tl.float32)
-    count = tl.zeros((), tl.int32)
-    num_candidates = tl.zeros((), tl.int32)
-    if tl.sum((maximum == max_logit).to(tl.int32), 0) * (max_logit > float("-inf")).to(tl.int32) >= n:
-        tied_value = max_logit  # enough tiles hold the largest logit to fill the N best
-    else:
-        count = list_granules(granules, tiles, low, granule_list, tiles * GRANULES_PER_TILE)
-        num_candidates = collect_best(
-            source, granule_list, count, low, keys, config.VECTOR, config.CANDIDATES
-        )
-    if num_candidates > config.CANDIDATES:
-        low, tied_value = search_edge(
-            source, granule_list, count, low, max_logit, n, config.VECTOR, config.CANDIDATES
-        )
-        tl.debug_barrier()  # all threads have read the previous list
-        count = list_granules(granules, tiles, low, granule_list, tiles * GRANULES_PER_TILE)
-        num_candidates = collect_best(
-            source, granule_list, count, low, keys, config.VECTOR, config.CANDIDATES
-        )
-    return num_candidates, tied_value
-
-
-@triton.jit
-def _bound_of(granules, tiles, maximum, max_logit, n, config: tl.constexpr):
-    """Return a lower bound of the row's ``n``-th largest logit, or -inf."""
-    if config.MAXIMA > 0:
-        maxima = group_maxima(granules, tiles * GRANULES_PER_TILE, config.MAXIMA, config.GRANULES)
-        low = bound_by_maxima(maxima, max_logit, n)
-    else:
-        finite = maximum > float("-inf")
-        lowest = tl.min(tl.where(finite, maximum, float("inf")), 0)
-        low = bound_by_tiles(maximum, max_logit, lowest, tl.sum(finite.to(tl.int32), 0), n, config.TILES)
-    return low
 
 
 # Computes the log-probabilities of ids that requests give.
