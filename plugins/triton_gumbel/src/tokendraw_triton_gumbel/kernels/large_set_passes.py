@@ -1262,28 +1262,12 @@ def _weigh_from(values, count, pivot_0, pivot_1, pivot_2, max_logit, scale):
     )
 
 
-@triton.jit
-def _count_from(values, count, pivot_0, pivot_1, pivot_2):
-    """Return the number of values from each of three pivots upwards."""
-    above_0 = tl.zeros((_LISTED_AT_ONCE,), tl.int32)
-    above_1, above_2 = above_0, above_0
-    start = 0
-    while start < count:
-        i = start + tl.arange(0, _LISTED_AT_ONCE)
-        x = tl.load(values + i, mask=i < count, other=float("-inf"))
-        above_0 += (x >= pivot_0).to(tl.int32)
-        above_1 += (x >= pivot_1).to(tl.int32)
-        above_2 += (x >= pivot_2).to(tl.int32)
-        start += _LISTED_AT_ONCE
-    return tl.reduce((above_0, above_1, above_2), 0, _add_three)
-
-
 @triton.jit(noinline=True)
-def find_edge(values, count, low, target, max_logit, scale, ULP_STEP: tl.constexpr, BY_MASS: tl.constexpr):
-    """Return the largest value from which upwards the amount reaches ``target``.
+def find_edge(values, count, low, target, by_mass, max_logit, scale, ULP_STEP: tl.constexpr):
+    """Return (the largest value from which upwards the amount reaches ``target``; the units from there; their number).
 
-    :param low: returned if the amount from here upwards does not reach the target.
-    :param target: an amount, int64: units if ``BY_MASS``, otherwise a number.
+    :param low: no value is below it; the least value is returned if the amount of all does not reach the target.
+    :param target: an amount, int64: units if ``by_mass`` is above 0, otherwise a number.
     """
     SHIFT: tl.constexpr = 16 if ULP_STEP > 1 else 0
     low_key = key_of(tl.maximum(low, LOWEST)).to(tl.int64)
@@ -1295,13 +1279,12 @@ def find_edge(values, count, low, target, max_logit, scale, ULP_STEP: tl.constex
         pivot_0 = value_of((low_key + (step_0 << SHIFT)).to(tl.int32))
         pivot_1 = value_of((low_key + (step_1 << SHIFT)).to(tl.int32))
         pivot_2 = value_of((low_key + (step_2 << SHIFT)).to(tl.int32))
-        if BY_MASS:
-            amount_0, amount_1, amount_2, number_0, number_1, number_2 = _weigh_from(
-                values, count, pivot_0, pivot_1, pivot_2, max_logit, scale
-            )
-        else:
-            number_0, number_1, number_2 = _count_from(values, count, pivot_0, pivot_1, pivot_2)
-            amount_0, amount_1, amount_2 = number_0, number_1, number_2
+        amount_0, amount_1, amount_2, number_0, number_1, number_2 = _weigh_from(
+            values, count, pivot_0, pivot_1, pivot_2, max_logit, scale
+        )
+        amount_0 = tl.where(by_mass > 0, amount_0, number_0)
+        amount_1 = tl.where(by_mass > 0, amount_1, number_1)
+        amount_2 = tl.where(by_mass > 0, amount_2, number_2)
         # The amounts descend: the bracket ends at the first pivot that does not reach the target.
         if amount_2 >= target:
             number_low = number_2
@@ -1318,34 +1301,10 @@ def find_edge(values, count, low, target, max_logit, scale, ULP_STEP: tl.constex
         else:
             number_high = number_0
             num_steps = step_0
-    edge = _least_from(values, count, value_of(low_key.to(tl.int32)))
-    return tl.where(edge < float("inf"), edge, low)
+    return survey_from(values, count, value_of(low_key.to(tl.int32)), max_logit, scale)
 
 
-@triton.jit
-def _least_from(values, count, bound):
-    """Return the least value that reaches ``bound``; +inf without any."""
-    least = tl.full((_LISTED_AT_ONCE,), float("inf"), tl.float32)
-    start = 0
-    while start < count:
-        i = start + tl.arange(0, _LISTED_AT_ONCE)
-        x = tl.load(values + i, mask=i < count, other=float("-inf"))
-        least = tl.minimum(least, tl.where((x >= bound) & (x > float("-inf")), x, float("inf")))
-        start += _LISTED_AT_ONCE
-    return tl.min(least, 0)
-
-
-@triton.jit
-def find_either_edge(values, count, low, target, max_logit, scale, by_mass, ULP_STEP: tl.constexpr):
-    """Return :func:`find_edge` of an amount that is known at run time: units if ``by_mass`` is above 0."""
-    if by_mass > 0:
-        edge = find_edge(values, count, low, target, max_logit, scale, ULP_STEP, BY_MASS=True)
-    else:
-        edge = find_edge(values, count, low, target, max_logit, scale, ULP_STEP, BY_MASS=False)
-    return edge
-
-
-# Finds the threshold of a row among its collected logits; draws a row whose kept set was collected as a whole.
+# Finds the threshold of a row among its collected logits.
 #
 # Reads at most 8192 ids and their logits, which it copies, and then the copy some ten times; one program does it.
 # Sums of weights are integers, in units of 2 ** -48: the order of the list, which differs from run to run, changes
@@ -1381,13 +1340,16 @@ def find_set_threshold(row, values, count, ULP_STEP: tl.constexpr):
     # Without a filter that ends above the list, its low end is the threshold.
     is_found = 1 - is_guess
     is_too_short = is_kth * is_guess * (count < k).to(tl.int32)
-    if is_kth + is_larger > 0:
-        if count >= k:
-            number = k.to(tl.int64)
-            threshold = find_edge(values, count, threshold, number, max_logit, scale, ULP_STEP, BY_MASS=False)
-            is_found = tl.full((), 1, tl.int32)
-    if (goal == FIND_NUCLEUS) | (goal == KTH_THEN_NUCLEUS) | (goal == FLOOR_THEN_NUCLEUS) | (is_larger > 0):
+    total = tl.full((), 0, tl.int64)
+    if (is_kth + is_larger) * (count >= k).to(tl.int32) > 0:
+        by_mass = tl.full((), 0, tl.int32)
+        threshold, total, _ = find_edge(
+            values, count, threshold, k.to(tl.int64), by_mass, max_logit, scale, ULP_STEP
+        )
+        is_found = tl.full((), 1, tl.int32)
+    else:
         _, total, _ = survey_from(values, count, threshold, max_logit, scale)
+    if (goal == FIND_NUCLEUS) | (goal == KTH_THEN_NUCLEUS) | (goal == FLOOR_THEN_NUCLEUS) | (is_larger > 0):
         mass = total.to(tl.float64)
         if (goal == FIND_NUCLEUS) | (goal == FIND_LARGER):
             # The row's whole mass, not only what a list could hold: p of it may still be within the list. At most
@@ -1396,7 +1358,8 @@ def find_set_threshold(row, values, count, ULP_STEP: tl.constexpr):
         p = tl.load(reals + P).to(tl.float64) + tl.load(reals + P_REST).to(tl.float64)
         target = tl.ceil(p * mass).to(tl.int64)
         if (total >= target).to(tl.int32) * (1 - is_too_short) > 0:
-            edge = find_edge(values, count, threshold, target, max_logit, scale, ULP_STEP, BY_MASS=True)
+            by_mass = tl.full((), 1, tl.int32)
+            edge, _, _ = find_edge(values, count, threshold, target, by_mass, max_logit, scale, ULP_STEP)
             threshold = tl.maximum(threshold, edge)
             is_found = tl.full((), 1, tl.int32)
         elif (is_larger == 0).to(tl.int32) * is_guess > 0:
@@ -1463,10 +1426,9 @@ def find_in_bracket(row, goal, is_known, scratch, out, config: tl.constexpr):
         by_mass = (goal == FIND_NUCLEUS).to(tl.int32)
         target = tl.where(by_mass > 0, tl.load(reals + TARGET_MAX), tl.load(ints + K).to(tl.float32))
         missing = missing_amount(target, tl.where(by_mass > 0, mass_above, number_above), by_mass)
-        threshold = find_either_edge(
-            scratch, count, threshold, missing, max_logit, scale, by_mass, config.ULP_STEP
+        threshold, mass, number = find_edge(
+            scratch, count, threshold, missing, by_mass, max_logit, scale, config.ULP_STEP
         )
-        _, mass, number = survey_from(scratch, count, threshold, max_logit, scale)
         if is_known > 0:
             tl.store(out.threshold, threshold)
             kept_mass = (mass_above.to(tl.float64) + mass.to(tl.float64) / UNITS).to(tl.float32)
