@@ -307,7 +307,6 @@ class DrawLaunches:
             SMALL_CANDIDATES=SMALL_CANDIDATES,
             GRANULES_AT_ONCE=configuration.granules_at_once,
             ULP_STEP=ulp_step,
-            BY_FACTORS=is_nvidia and configuration.row_registers is None,
             IS_NVIDIA=is_nvidia,
         )
         large_set_config = LargeSetConfig(

@@ -20,7 +20,7 @@ from tokendraw_triton_gumbel.kernels.row_candidates import (
     bound_by_tiles,
     draw_candidate,
     draw_in_tile,
-    keep_by_comparison,
+    least_kept_candidate,
     list_candidates,
     list_granules,
     load_candidates,
@@ -82,13 +82,11 @@ class RowConfig(NamedTuple):
     IS_ALIGNED: bool
     """Whether every row begins at a multiple of 16 bytes."""
     SMALL_CANDIDATES: int
-    """Candidates compared all with all."""
+    """Candidates sorted at once."""
     GRANULES_AT_ONCE: int
     """Granules read at once."""
     ULP_STEP: int
     """Float32 keys from one value of the logits' dtype to the next: 65536 of bfloat16, otherwise 1."""
-    BY_FACTORS: bool
-    """Whether to compare candidates by factors, with more registers. NVIDIA."""
     IS_NVIDIA: bool
 
 
@@ -97,7 +95,7 @@ class RowConfig(NamedTuple):
 # Reads the logits from a proven bound upwards (:mod:`.row_candidates`). :mod:`.row_candidates` applies the filters.
 
 SMALL_CANDIDATES = 128
-"""Candidates compared all with all."""
+"""Candidates sorted at once."""
 _UNKNOWN_COUNT = tl.constexpr(2147483647)
 """Represents an uncounted number."""
 
@@ -172,7 +170,7 @@ def draw_small_set(
         if required_mass > 0:
             is_enough = (tl.sum(weigh(x, scale.max_logit, scale.scale), 0) >= required_mass).to(tl.int32)
         if is_enough > 0:
-            kept = keep_by_comparison(x, num_found, scale, filters, N, config.BY_FACTORS)
+            kept = x >= least_kept_candidate(x, scale, filters, N)
             token = tl.full((), 0, tl.int32)
             if wants_token:
                 of_token, of_tile = streams_of(flags)
@@ -196,11 +194,11 @@ def draw_small_set(
 # from where a bound is proven, or where their own mass has been compared with p.
 
 _MAX_K = tl.constexpr(112)
-"""Largest k whose candidates are collected here: some more logits than k reach a bound, and 128 are compared."""
+"""Largest k whose candidates are collected here: some more logits than k reach a bound, and 128 are sorted."""
 _FIRST_TOKENS = tl.constexpr(48)
 """Number of tokens in the first try, where top-p alone filters."""
 _MAX_TOKENS = tl.constexpr(112.0)
-"""Approximate number of tokens in the second try: few enough to compare all with all."""
+"""Approximate number of tokens in the second try: few enough to sort at once."""
 _RETRY_MASS_SHARE = tl.constexpr(0.93)
 """Least estimated share of the nucleus in the first try that justifies a second."""
 _MIN_MASS_SHARE = tl.constexpr(0.97)
