@@ -156,7 +156,8 @@ def reserve_moment_sums(moments: Collection[Moment], scratch: Scratch, tiles: in
     for fields, readers in MOMENTS_OF_SUMS.items():
         if readers.intersection(moments):
             for field in fields:
-                buffers[MomentSums._fields.index(field)] = scratch.reserve(torch.float32, tiles, PER_ROW)
+                dtype = torch.float64 if field in ("distances", "squares") else torch.float32
+                buffers[MomentSums._fields.index(field)] = scratch.reserve(dtype, tiles, PER_ROW)
     return buffers
 
 

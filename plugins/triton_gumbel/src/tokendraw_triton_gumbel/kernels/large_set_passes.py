@@ -130,14 +130,11 @@ TARGET_MAX = tl.constexpr(11)
 P = tl.constexpr(12)
 P_REST = tl.constexpr(13)
 """p as a sum of two float32."""
-FLOOR = tl.constexpr(14)
-"""The least logit that min-p and filters from moments keep; -inf if all are off."""
-KTH_LOW = tl.constexpr(15)
-KTH_HIGH = tl.constexpr(16)
-"""The bracket of the k-th value at which the search for the nucleus began."""
-LOWER_LIMIT = tl.constexpr(17)
+KTH_LOW = tl.constexpr(14)
+"""The low end of the k-th value's bracket at which the search for the nucleus began."""
+LOWER_LIMIT = tl.constexpr(15)
 """A value that the threshold is known to reach."""
-OTHER_PIVOTS = tl.constexpr(24)
+OTHER_PIVOTS = tl.constexpr(16)
 """Room for four more pivots."""
 
 STATE_INTS = tl.constexpr(16)
@@ -154,16 +151,13 @@ K = tl.constexpr(5)
 SEED = tl.constexpr(6)
 POSITION = tl.constexpr(8)
 """Two integers each: an int64."""
-KTH_ABOVE = tl.constexpr(10)
-KTH_INSIDE = tl.constexpr(11)
-"""Number of logits from KTH_HIGH upwards, and in [KTH_LOW, KTH_HIGH); -1 without a search for a k-th value."""
-IS_EXTREME = tl.constexpr(12)
+IS_EXTREME = tl.constexpr(10)
 """Whether the row holds NaN, or logits too large for a weight to cost one multiplication."""
-GOAL_BEFORE = tl.constexpr(13)
+GOAL_BEFORE = tl.constexpr(11)
 """The goal before and after a collecting pass."""
-NUM_COLLECTED = tl.constexpr(14)
+NUM_COLLECTED = tl.constexpr(12)
 """Number of logits found by a collecting pass; those beyond the room are not written."""
-IS_EXACT = tl.constexpr(15)
+IS_EXACT = tl.constexpr(13)
 """The flag EXACT if a later launch needs the threshold of this row, else 0."""
 
 FIND_NUCLEUS = tl.constexpr(0)
@@ -967,7 +961,6 @@ def announce_first_pass(
     tl.store(reals + TARGET_MAX, target)
     tl.store(reals + P, share)
     tl.store(reals + P_REST, (p - share.to(tl.float64)).to(tl.float32))
-    tl.store(reals + FLOOR, filters.floor)
     tl.store(ints + GOAL, tl.where(is_collected > 0, COLLECT_SET, goal))
     tl.store(ints + GOAL_BEFORE, goal)
     tl.store(ints + NUM_COLLECTED, 0)
@@ -978,7 +971,6 @@ def announce_first_pass(
     tl.store(ints + K, k.to(tl.int32))
     tl.store((ints + SEED).to(tl.pointer_type(tl.int64)), key.seed)
     tl.store((ints + POSITION).to(tl.pointer_type(tl.int64)), key.position)
-    tl.store(ints + KTH_INSIDE, -1)
     tl.store(ints + IS_EXTREME, has_nan.to(tl.int32) + (steady(max_logit, scale.scale) == 0).to(tl.int32))
     tl.store(work.queue.arrivals + row, 0)
     announce_row(work.queue, row)
@@ -1116,15 +1108,8 @@ def start_nucleus(row, bracket, is_exact, goal, config: tl.constexpr):
     :param bracket: of the k-th value, or of the floor; ``is_exact`` whether the low end equals it.
     """
     TILES: tl.constexpr = config.TILES
-    reals, ints = row.reals, row.ints
-    is_kth = goal == KTH_THEN_NUCLEUS
-    at_threshold = tl.where(is_exact > 0, bracket.low_column, bracket.high_column)
-    count_above = row_sum(row, at_threshold, COUNT_COLUMN, TILES)
-    count_inside = row_sum(row, bracket.low_column, COUNT_COLUMN, TILES) - count_above
+    reals = row.reals
     tl.store(reals + KTH_LOW, bracket.low)
-    tl.store(reals + KTH_HIGH, tl.where(is_exact > 0, bracket.low, bracket.high))
-    tl.store(ints + KTH_ABOVE, tl.where(is_kth, count_above, 0.0).to(tl.int32))
-    tl.store(ints + KTH_INSIDE, tl.where(is_kth, count_inside, 0.0).to(tl.int32))
     p = tl.load(reals + P).to(tl.float64) + tl.load(reals + P_REST).to(tl.float64)
     heaviest = row_sum(row, bracket.low_column, 0, TILES)
     lightest = tl.where(is_exact > 0, heaviest, row_sum(row, bracket.high_column, 0, TILES))

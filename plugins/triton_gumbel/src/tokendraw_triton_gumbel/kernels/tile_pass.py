@@ -43,11 +43,9 @@ class MomentSums(NamedTuple):
     counts: Any = None
     """[rows, tiles] float32: number of finite logits."""
     distances: Any = None
-    """[rows, tiles] float32: the sum of ``x - maximum`` over the finite logits."""
+    """[rows, tiles] float64: the sum of ``x - maximum`` over the finite logits."""
     squares: Any = None
-    """[rows, tiles] float32: the sum of their squares. Where squares overflow, ``distances`` and ``squares`` are of
-    distances times 2 ** -72, and the sign of ``squares`` is negative; where they might vanish, of distances times
-    2 ** 96, and the sign of ``distances`` is positive."""
+    """[rows, tiles] float64: the sum of their squares."""
     entropies: Any = None
     """[rows, tiles] float32: the sum of ``w log2 w`` of the weights w that ``sums`` adds up."""
     collisions: Any = None
@@ -97,11 +95,6 @@ _MIN_SUM = tl.constexpr(0.5)
 """A tile's sum includes the weight 1 of its maximum, so a lower sum comes from NaN or an overflow."""
 _LEAST_EXPONENT = tl.constexpr(-1000.0)
 """Weights are 0 far above it, also that of -inf, whose product with its weight would be NaN."""
-SMALL_UNIT = tl.constexpr(2.117582368135751e-22)
-"""2 ** -72: the squares of 1024 float32 distances in this unit cannot overflow."""
-LARGE_UNIT = tl.constexpr(7.922816251426434e28)
-"""2 ** 96: no square of a float32 distance in this unit vanishes, and none overflows where squares add up to less than
-:data:`_LEAST_SQUARE`."""
 _LEAST_SQUARE = tl.constexpr(8.271806125530277e-25)
 """2 ** -80."""
 _LEAST_SCALE = tl.constexpr(1e-12)
@@ -157,8 +150,7 @@ def _distance_sums(exponents, squares, rounding, scale):
     exact = exponents - rounding * TILE_SIZE
     inverse = 1.0 / scale
     distance = exact * inverse
-    # Where all logits are equal, fused multiply-adds leave a remainder of either sign in place of 0, and a negative sum
-    # would say that it is in units of SMALL_UNIT.
+    # Where all logits are equal, fused multiply-adds leave a remainder of either sign in place of 0.
     square = tl.where(distance == 0, 0.0, squares - rounding * (exponents + exact))
     return distance, square * inverse * inverse
 
@@ -279,25 +271,12 @@ def sum_carefully(clean, max_logit, scale, wanted):
 def sum_distances_carefully(clean, max_logit):
     """Return (numbers of finite logits, sums of ``x - max_logit``, sums of the squares), whatever the tile holds.
 
-    Where squares overflow, sums are in units of ``SMALL_UNIT``, and that of squares is negative. Where they might
-    vanish, sums are in units of ``LARGE_UNIT``, and that of distances is positive.
+    The sums are float64, in which no square of a float32 overflows or vanishes.
     """
-    top = tl.where(tl.abs(max_logit) < float("inf"), max_logit, 0.0)[None, :, None, None]
+    top = tl.where(tl.abs(max_logit) < float("inf"), max_logit, 0.0)[None, :, None, None].to(tl.float64)
     is_finite = tl.abs(clean) < float("inf")
-    finite = tl.where(is_finite, clean, top)
-    distance = finite - top
-    small = finite * SMALL_UNIT - top * SMALL_UNIT
-    square = tile_sums(distance * distance)
-    overflows = (square < float("inf")) == 0
-    vanishes = square < _LEAST_SQUARE
-    large = tl.where(vanishes[None, :, None, None], distance, 0.0) * LARGE_UNIT
-    total = tl.where(vanishes, -tile_sums(large), tile_sums(distance))
-    square = tl.where(vanishes, tile_sums(large * large), square)
-    return (
-        tile_sums(is_finite.to(tl.float32)),
-        tl.where(overflows, tile_sums(small), total),
-        tl.where(overflows, -tile_sums(small * small), square),
-    )
+    distance = tl.where(is_finite, clean.to(tl.float64) - top, 0.0)
+    return tile_sums(is_finite.to(tl.float32)), tile_sums(distance), tile_sums(distance * distance)
 
 
 # Loads the tiles of rows that begin at any address. Reads a vector beside each, for the words between two.
@@ -541,7 +520,9 @@ def reduce_tiles(row, group, counts, statistics, moments, ranked, config: tl.con
             if tl.max(max_logit, 0) >= ranked_logit:
                 number = tl.sum(tile_sums((x >= ranked_logit).to(tl.int32)), 0)
 
-    count = tl.full((SPAN,), TILE_SIZE, tl.float32)
+    if HAS_DISTANCES:
+        count = tl.full((SPAN,), TILE_SIZE, tl.float32)
+        distance, square = distance.to(tl.float64), square.to(tl.float64)
     # Sums with NaN, infinities or overflow are computed again here; the common path does not check for these.
     if tl.min(is_exact.to(tl.int32), 0) == 0:
         if config.IS_ALIGNED:
@@ -588,7 +569,7 @@ def reduce_tiles(row, group, counts, statistics, moments, ranked, config: tl.con
 #
 # Reads every logit once. Writes 8 bytes a tile, 0.2 % of float32 logits, 0.4 % of half precision; for rows with
 # filters also the maxima of the tile's 16 granules, 1.6 % of the logits' bytes; for raw logprobs 4 bytes a tile more,
-# for filters from moments 4 to 20.
+# for filters from moments 4 to 28.
 #
 # A warp reads one tile or several, so every reduction stays in registers and shuffles, without shared memory or
 # barriers: see :mod:`.values`. Each half of a tile is reduced by itself: two blocks that are joined and reduced
@@ -634,7 +615,7 @@ def tile_statistics(
 
 # The moments of rows from the sums of their tiles, for filters that compute floors from moments.
 #
-# Reads 8 to 28 bytes a tile, and writes 4 bytes a row for each moment. One program a row.
+# Reads 8 to 36 bytes a tile, and writes 4 bytes a row for each moment. One program a row.
 
 _LN_2 = tl.constexpr(0.6931471805599453)
 _LARGEST_EXPONENT = tl.constexpr(3e38)
@@ -696,12 +677,8 @@ def _spread(sums, place, inside, distance):
     """
     count = tl.load(sums.counts + place, mask=inside, other=0.0).to(tl.float64)
     number = tl.sum(count, 0)
-    total = tl.load(sums.distances + place, mask=inside, other=0.0).to(tl.float64)
-    square = tl.load(sums.squares + place, mask=inside, other=0.0).to(tl.float64)
-    is_small, is_large = square < 0, total > 0
-    total = tl.where(is_small, total / SMALL_UNIT, tl.where(is_large, total / -LARGE_UNIT, total))
-    square = tl.where(is_large, square / (LARGE_UNIT * LARGE_UNIT), square)
-    square = tl.where(is_small, square / (-SMALL_UNIT * SMALL_UNIT), square)
+    total = tl.load(sums.distances + place, mask=inside, other=0.0)
+    square = tl.load(sums.squares + place, mask=inside, other=0.0)
     own_mean = total / tl.maximum(count, 1.0)
     mean = tl.sum(total + count * distance, 0) / tl.maximum(number, 1.0)
     deviation = distance + own_mean - mean
