@@ -213,6 +213,11 @@ def draw_from_bracket(row, bracket, is_exact, flags, out, config: tl.constexpr):
         maximum = tl.load(row.maxima + tile, mask=inside, other=float("-inf"))
         upper_weight = tl.abs(tl.load(row.sums + tile, mask=inside, other=0.0))
         upper_weight *= weigh(maximum, max_logit, tl.load(reals + passes.SCALE))
+    is_nucleus = (tl.load(ints + passes.GOAL) == passes.FIND_NUCLEUS) & (
+        bracket.low > tl.load(reals + passes.LOWER_LIMIT)
+    )
+    least_mass = tl.load(reals + passes.TARGET_MIN) * passes.NEARLY_ONE
+    tl.device_assert((is_nucleus == 0) | (tl.sum(upper_weight, 0) >= least_mass), "a nucleus of less than p")
     of_token, of_tile = streams_of(flags)
     noise = gumbel(key, tile, of_tile, FP64)
     upper = _scores(upper_weight, noise)

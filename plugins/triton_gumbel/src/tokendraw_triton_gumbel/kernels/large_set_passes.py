@@ -184,6 +184,8 @@ COUNT_COLUMN = tl.constexpr(4)
 """Distance from the column of a weight to that of the number."""
 MAX_LATER_PARTS = tl.constexpr(16)
 """Upper limit of parts per row in passes after the first, which few rows need."""
+NEARLY_ONE = tl.constexpr(0.99999)
+"""What debug builds allow sums of float32 in other orders, of p or of k."""
 UNIT_COLUMN = tl.constexpr(3)
 """The int64 of a tile and slot that holds the weight of its collected logits; no pass weighs at the same time."""
 MAX_COLLECTED = tl.constexpr(8192)
@@ -1344,7 +1346,11 @@ def find_set_threshold(row, values, count, ULP_STEP: tl.constexpr):
         target = tl.ceil(p * mass).to(tl.int64)
         if (total >= target).to(tl.int32) * (1 - is_too_short) > 0:
             by_mass = tl.full((), 1, tl.int32)
-            edge, _, _ = find_edge(values, count, threshold, target, by_mass, max_logit, scale, ULP_STEP)
+            edge, kept, _ = find_edge(values, count, threshold, target, by_mass, max_logit, scale, ULP_STEP)
+            least_mass = tl.load(reals + TARGET_MIN).to(tl.float64) * (UNITS * NEARLY_ONE)
+            tl.device_assert(
+                (goal != FIND_NUCLEUS) | (kept.to(tl.float64) >= least_mass), "a nucleus of less than p"
+            )
             threshold = tl.maximum(threshold, edge)
             is_found = tl.full((), 1, tl.int32)
         elif (is_larger == 0).to(tl.int32) * is_guess > 0:

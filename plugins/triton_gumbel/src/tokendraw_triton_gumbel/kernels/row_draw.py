@@ -10,6 +10,7 @@ import triton.language as tl
 from tokendraw_triton_gumbel.kernels.interval import KEEPS_DRAW, is_redrawn, load_chain
 from tokendraw_triton_gumbel.kernels.large_set_passes import (
     IS_EXACT,
+    NEARLY_ONE,
     STATE_INTS,
     LargeWork,
     announce_first_pass,
@@ -171,6 +172,8 @@ def draw_small_set(
             is_enough = (tl.sum(weigh(x, scale.max_logit, scale.scale), 0) >= required_mass).to(tl.int32)
         if is_enough > 0:
             kept = x >= least_kept_candidate(x, scale, filters, N)
+            mass_of_kept = tl.sum(tl.where(kept, weigh(x, scale.max_logit, scale.scale), 0.0), 0)
+            tl.device_assert(mass_of_kept >= required_mass * NEARLY_ONE, "a nucleus of less than p")
             token = tl.full((), 0, tl.int32)
             if wants_token:
                 of_token, of_tile = streams_of(flags)
