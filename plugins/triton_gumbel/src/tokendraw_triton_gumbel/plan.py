@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import accumulate
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch import Tensor
 from tokendraw import SamplingMetadata
 from tokendraw.filters import required_moments
 from tokendraw.plugin import Moment
-from tokendraw_triton_gumbel.compilation import ANY_INT, Pointer
+from tokendraw_triton_gumbel.compilation import ANY_INT, Pointer, any_pointer
 from tokendraw_triton_gumbel.kernels import rows as row_params
 from tokendraw_triton_gumbel.kernels.rows import Counts, RowParams
 from tokendraw_triton_gumbel.kernels.values import TILE_SIZE, VECTORS
@@ -185,6 +185,11 @@ class RowAccess(NamedTuple):
         return (1 << 32 if self.has_wide_stride else 0) + (16 if self.is_aligned else ANY_INT)
 
     @property
+    def ulp_step(self) -> int:
+        """Return the number of float32 keys from one value of the dtype to the next."""
+        return 65536 if self.dtype == torch.bfloat16 else 1
+
+    @property
     def vector(self) -> int:
         """Return the number of logits in 16 bytes."""
         vector: int = VECTORS[str(self.dtype).removeprefix("torch.")]
@@ -198,51 +203,61 @@ PER_CALL, PER_ROW, PER_REQUEST, PER_PROGRAM = range(4)
 _ALIGNMENT_BYTES = 256
 _MAX_LAYOUTS = 256
 """Upper limit of cached layouts."""
+_ABSENT = -1
+"""Index of no buffer, where the arguments for all buffers end with None."""
+Buffer = tuple[torch.dtype, int] | tuple[torch.dtype, int, int]
+"""The arguments of :meth:`Scratch.reserve`."""
 
 
 class Scratch:
     """The scratch buffers of a variant."""
 
     def __init__(self) -> None:
-        self.pointers: list[Pointer] = []
-        """Placeholders of the buffers, for compilation."""
-        self._counted_by: list[int] = []
-        self._bytes: list[int] = []
+        self._dtypes: list[torch.dtype] = []
+        self._sizes: list[tuple[int, int]] = []
+        """Bytes for each of a count, and the index of the count."""
         self._offsets: BoundedCache[tuple[int, ...], list[int]] = BoundedCache(_MAX_LAYOUTS)
 
-    def reserve(self, dtype: torch.dtype, elements: int, per: int) -> int:
+    def reserve(self, dtype: torch.dtype, elements: int = 1, per: int = PER_ROW) -> int:
         """Reserve a buffer of so many elements for each of the count number ``per``; return its index."""
-        self.pointers.append(Pointer(dtype))
-        self._counted_by.append(per)
-        self._bytes.append(elements * dtype.itemsize)
-        return len(self.pointers) - 1
+        self._dtypes.append(dtype)
+        self._sizes.append((elements * dtype.itemsize, per))
+        return len(self._sizes) - 1
 
-    def reserve_group(self, buffers: Sequence[tuple[torch.dtype, int, int]]) -> slice:
-        """Reserve several buffers; return the slice of their indices."""
-        first = len(self.pointers)
-        for buffer in buffers:
-            self.reserve(*buffer)
-        return slice(first, len(self.pointers))
+    def fields(self, *buffers: Buffer | int | None) -> Callable[[Sequence[Any]], Any]:
+        """Return the function from the arguments for all buffers to the fields of a group of arguments.
+
+        :param buffers: one a field: a new buffer, the index of an earlier one, or None.
+        """
+        return itemgetter(
+            *[
+                _ABSENT if each is None else each if isinstance(each, int) else self.reserve(*each)
+                for each in buffers
+            ]
+        )
+
+    def placeholders(self) -> list[Pointer | None]:
+        """Return placeholders of all buffers, and None."""
+        return [*map(Pointer, self._dtypes), None]
 
     def offsets(self, counts: tuple[int, ...]) -> list[int]:
         """Compute the offset of each buffer in an allocation, and at the end the bytes of the allocation."""
         offsets = self._offsets.get(counts)
         if offsets is None:
-            buffers = zip(self._bytes, self._counted_by, strict=True)
             sizes = [
-                -(-nbytes * counts[per] // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES for nbytes, per in buffers
+                -(-nbytes * counts[per] // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES for nbytes, per in self._sizes
             ]
             offsets = self._offsets.add(counts, list(accumulate(sizes, initial=0)))
         return offsets
 
     def buffer(self, index: int, memory: Tensor, offset: int, count: int) -> Tensor:
         """Return the first ``count`` parts of a buffer at an offset in ``memory`` [bytes] uint8: [elements]."""
-        return memory[offset : offset + self._bytes[index] * count].view(self.pointers[index].dtype)
+        return memory[offset : offset + self._sizes[index][0] * count].view(self._dtypes[index])
 
-    def buffers(self, memory: Tensor, counts: tuple[int, ...]) -> list[Tensor]:
-        """Return all buffers, [elements] each."""
-        places = zip(self.offsets(counts), self._counted_by, strict=False)
-        return [self.buffer(i, memory, offset, counts[per]) for i, (offset, per) in enumerate(places)]
+    def buffers(self, memory: Tensor, counts: tuple[int, ...]) -> list[Tensor | None]:
+        """Return all buffers, [elements] each, and None."""
+        places = enumerate(zip(self.offsets(counts), self._sizes, strict=False))
+        return [*[self.buffer(i, memory, offset, counts[per]) for i, (offset, (_, per)) in places], None]
 
 
 # Variants of calls: the properties in the choice of kernels, without sizes and addresses.
@@ -372,19 +387,9 @@ class Variant(NamedTuple):
         return self.is_scored and not self.has_entropy_sums
 
     @property
-    def searches_best(self) -> bool:
-        """Return whether a launch looks for the best tokens; it writes the drawn token's logprob beside theirs."""
-        return self.has_logprobs and not self.draws_logprobs and not (self.is_scored and self.num_best == 0)
-
-    @property
     def draws_drafts(self) -> bool:
         """Return whether rows of drafts follow those of the target."""
         return self.verify is not None and self.verify.draft_kind == LOGITS
-
-    @property
-    def is_plain_draw(self) -> bool:
-        """Return whether the launch over rows does nothing but draw, without filters."""
-        return not self.has_filters and self.verify is None and not self.draws_logprobs
 
     @property
     def needs_thresholds(self) -> bool:
@@ -396,6 +401,10 @@ class Variant(NamedTuple):
         """Return whether the exact thresholds and kept masses of all rows are needed."""
         judges_by_probs = self.verify is not None and self.verify.draft_kind != COUPLED
         return self.has_logprobs or self.wants_least_kept or judges_by_probs
+
+
+MIN_TILES = 256
+"""Kernels are compiled for a power of two of tiles, from this upwards: one does for vocabularies up to 262,144."""
 
 
 class CallSize(NamedTuple):
@@ -559,7 +568,7 @@ def params_layout(m: SamplingMetadata) -> ParamsLayout:
     return layout
 
 
-def interval_tensors(m: SamplingMetadata) -> ParamTensors:
+def interval_params(m: SamplingMetadata) -> ParamTensors:
     """Return the tensors of :data:`INTERVAL_FIELDS` that rows may use, contiguous."""
     tensors = [getattr(m, name) if m.facts.may_use(name) else None for name in INTERVAL_FIELDS]
     return tuple([None if tensor is None else tensor.contiguous() for tensor in tensors])
@@ -588,18 +597,18 @@ def presence_flags(dtypes: ParamDtypes, *, has_fresh_seeds: bool) -> int:
     return bits + (_HAS_FRESH if has_fresh_seeds else 0)
 
 
-def placeholders(dtypes: ParamDtypes) -> RowParams:
-    """Return the placeholders of temperature, row_index, ..., joint, floor for compilation.
+def param_placeholders(dtypes: ParamDtypes) -> RowParams:
+    """Return the placeholders of the parameters for compilation.
 
     Every kernel but that of a batch without temperatures reads all of them, so that one serves every kind of request:
     what is absent has a dtype too.
     """
     real, whole, truth = dtypes[0] or torch.float32, torch.int64, torch.bool
-    defaults = (None, whole, whole, truth, whole, whole, real, real, truth)
-    expected = [dtype or default for dtype, default in zip(dtypes[:-1], defaults, strict=True)]
+    defaults = (None, whole, whole, truth, whole, whole, real, real, truth, None)
+    expected = [dtype or default for dtype, default in zip(dtypes, defaults, strict=True)]
+    expected[-1] = torch.float32  # floors
     expected.insert(FRESH_SEEDS_INDEX, whole)
-    expected.append(torch.float32)
-    return RowParams(*[None if dtype is None else Pointer(dtype, aligned=False) for dtype in expected])
+    return RowParams(*map(any_pointer, expected))
 
 
 def _derive_layout(m: SamplingMetadata, tensors: ParamTensors) -> ParamsLayout:
@@ -620,7 +629,7 @@ def _derive_layout(m: SamplingMetadata, tensors: ParamTensors) -> ParamsLayout:
         dtypes,
         None if ids is None else ids.dtype,
         (required_moments(facts.filters) or _LEAST_MOMENTS) if facts.filters else (),
-        tuple([None if tensor is None else tensor.dtype for tensor in interval_tensors(m)])
+        tuple([None if tensor is None else tensor.dtype for tensor in interval_params(m)])
         if has_interval
         else None,
     )

@@ -96,8 +96,6 @@ class RowConfig(NamedTuple):
 #
 # Reads the logits from a proven bound upwards (:mod:`.row_candidates`). :mod:`.row_candidates` applies the filters.
 
-SMALL_CANDIDATES = 128
-"""Candidates compared all with all."""
 _UNKNOWN_COUNT = tl.constexpr(2147483647)
 """Represents an uncounted number."""
 
