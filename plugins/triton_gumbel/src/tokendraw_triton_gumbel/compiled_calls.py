@@ -15,10 +15,24 @@ from tokendraw.plugin import LogprobsMode
 from tokendraw_triton_gumbel import plan
 from tokendraw_triton_gumbel.compilation import ANY_INT, ANY_STRIDE, INT64, Pointer, any_pointer
 from tokendraw_triton_gumbel.kernels import rows as row_params
-from tokendraw_triton_gumbel.kernels.interval import IntervalParams, KeptInterval
+from tokendraw_triton_gumbel.kernels.interval import (
+    IntervalArguments,
+    IntervalLaunches,
+    IntervalParams,
+    KeptInterval,
+    params_of_filters,
+)
+from tokendraw_triton_gumbel.kernels.large_set import LargeSetLaunch
 from tokendraw_triton_gumbel.kernels.large_set_passes import RowState, WorkQueue
-from tokendraw_triton_gumbel.kernels.logprobs import BestTokens, RowDraws
-from tokendraw_triton_gumbel.kernels.row_draw import TokenLogprobs
+from tokendraw_triton_gumbel.kernels.logprobs import (
+    BestTokens,
+    LogprobsLaunches,
+    RowDraws,
+    ShownTokens,
+    mode_flags,
+    topk_logprobs,
+)
+from tokendraw_triton_gumbel.kernels.row_draw import RowLaunch, TokenLogprobs
 from tokendraw_triton_gumbel.kernels.rows import (
     LOGITS,
     CandidateLists,
@@ -27,7 +41,13 @@ from tokendraw_triton_gumbel.kernels.rows import (
     RowSummary,
     TileStatistics,
 )
-from tokendraw_triton_gumbel.kernels.tile_pass import RankedTokens
+from tokendraw_triton_gumbel.kernels.tile_pass import (
+    RankedTokens,
+    TileLaunches,
+    floor_arguments,
+    floor_placeholders,
+)
+from tokendraw_triton_gumbel.kernels.verify import VerifiedRows, VerifyArguments, VerifyLaunches
 from tokendraw_triton_gumbel.launch import (
     AddressConverter,
     DrawArguments,
@@ -36,23 +56,6 @@ from tokendraw_triton_gumbel.launch import (
     compile_steps,
     current_stream,
     group,
-)
-from tokendraw_triton_gumbel.launches import (
-    IntervalArguments,
-    IntervalLaunches,
-    LargeSetLaunch,
-    LogprobsLaunches,
-    RowLaunch,
-    ShownTokens,
-    TileLaunches,
-    VerifiedRows,
-    VerifyArguments,
-    VerifyLaunches,
-    floor_arguments,
-    floor_placeholders,
-    mode_flags,
-    params_of_filters,
-    topk_logprobs,
 )
 from tokendraw_triton_gumbel.plan import (
     SMALL_BATCH_ROWS,

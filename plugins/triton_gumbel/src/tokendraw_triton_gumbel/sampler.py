@@ -26,8 +26,8 @@ from tokendraw_triton_gumbel.compiled_calls import (
 )
 from tokendraw_triton_gumbel.kernels import rows as row_params
 from tokendraw_triton_gumbel.kernels.rows import CHOSEN, COUPLED, LOGITS, PROBS, DrawResults
+from tokendraw_triton_gumbel.kernels.verify import VerifyArguments
 from tokendraw_triton_gumbel.launch import LaunchDevice, group
-from tokendraw_triton_gumbel.launches import VerifyArguments
 from tokendraw_triton_gumbel.plan import (
     Target,
     VerifyVariant,
