@@ -837,7 +837,7 @@ def floor_placeholders(variant: Variant) -> FloorArguments | None:
     moments = [Pointer(torch.float32) if name in variant.moments else None for name in MOMENTS]
     target_rows = Pointer(torch.int64) if variant.draws_drafts else None
     floors = FilterFloors(FLOAT32, FLOAT32, *[ANY_INT] * 3)
-    return FloorArguments(MomentResults(*moments, target_rows), lambda: [floors])
+    return FloorArguments(group(MomentResults, (*moments, target_rows)), lambda: [floors])
 
 
 class TileLaunches:
