@@ -36,6 +36,7 @@ from tokendraw_triton_gumbel.kernels.row_draw import RowLaunch, TokenLogprobs
 from tokendraw_triton_gumbel.kernels.rows import (
     LOGITS,
     CandidateLists,
+    Counts,
     DrawResults,
     Logits,
     RowSummary,
@@ -70,8 +71,6 @@ from tokendraw_triton_gumbel.plan import (
     Target,
     Variant,
     VerifyVariant,
-    geometry_of,
-    row_layout,
     with_unit_stride,
 )
 
@@ -82,13 +81,16 @@ from tokendraw_triton_gumbel.plan import (
 _NO_WORK = CandidateLists(), WorkQueue(), RowState()
 _NO_INTERVAL = IntervalParams(), KeptInterval()
 _NO_RANKS, _NOT_SHOWN, _NOT_VERIFIED = RankedTokens(), (None, None, None), VerifiedRows()
+_ROW_STEP = 8
+"""Scratch is laid out for a multiple of so many rows or requests, so that most new sizes find it laid out already."""
 
 
 class CompiledCall:
     """The launches of a variant. It holds no tensor of any call, so that threads share it."""
 
     def __init__(self, variant: Variant, target: Target, mode: LogprobsMode, device: torch.device) -> None:
-        self.variant, self._target = variant, target
+        self.variant = variant
+        self._max_programs = variant.configuration.large_set_programs * target.processors
         self.device = -1 if device.type == "cpu" else device.index
         self.int64_proto, self.float32_proto, self.bool_proto, self.uint8_proto = (
             torch.empty(0, dtype=dtype, device=device)
@@ -128,9 +130,26 @@ class CompiledCall:
         self.placeholders = plan.param_placeholders(variant.param_dtypes)
         compile_steps(self._placeholder_steps())
 
-    def geometry(self, size: tuple[int, ...]) -> Geometry:
+    def geometry(self, size: tuple[int, int, int, int]) -> Geometry:
         """Compute the grids and the scratch layout of a size."""
-        return geometry_of(self.variant, self._target, self.scratch, CallSize(*size))
+        rows, requests, draft_rows, max_drafts = size
+        drawn = places = rows
+        if self.variant.draws_drafts:
+            drawn += draft_rows
+            places = max(drawn, rows + requests * max_drafts)  # one for each draft that a request may have
+        tiles, max_programs = self.tiles.count, self._max_programs
+        scratch_rows, scratch_requests = (-(-count // _ROW_STEP) * _ROW_STEP for count in (drawn, requests))
+        scratch_counts = 1, scratch_rows, scratch_requests, min(scratch_rows * tiles, max_programs)
+        return Geometry(
+            CallSize(*size),
+            Counts(drawn, rows, tiles, max_drafts, requests),
+            scratch_counts,
+            self.scratch.offsets(scratch_counts),
+            tile_grid=self.tiles.grid(places),
+            row_grid=(places, 1, 1),
+            large_set_grid=(min(drawn * tiles, max_programs), 1, 1),
+            verify_grids=() if self.verify is None else self.verify.grids(CallSize(*size)),
+        )
 
     def steps(
         self,
@@ -233,7 +252,7 @@ class CompiledCall:
             Pointer(dtype) for dtype in (torch.int64, torch.int32, torch.float32, torch.bool)
         )
         arguments = LaunchArguments(
-            self.geometry((1,) if verify is None else (2, 1, 1, 1)),
+            self.geometry((1, 0, 0, 0) if verify is None else (2, 1, 1, 1)),
             Logits(variant.logits.pointer, variant.logits.stride, variant.vocab_size),
             self.placeholders,
             0,
@@ -458,7 +477,7 @@ class CallCache:
     ) -> Variant:
         verify = kind if isinstance(kind, VerifyVariant) else None
         is_scored, mode = kind in (SCORE, SAMPLED_SCORE), self._need.logprobs_mode
-        access, vocab_size = RowAccess.of(row_layout(logits)), logits.shape[1]
+        access, vocab_size = RowAccess.of(logits), logits.shape[1]
         draft_access = verify.q if verify is not None and verify.draft_kind == LOGITS else None
         temperature, _, seed, *_ = layout.dtypes
         num_best = facts.logprobs_width(vocab_size)

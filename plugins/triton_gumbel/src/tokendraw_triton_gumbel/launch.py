@@ -76,13 +76,8 @@ class Launch:
         compile_steps([(launch, (1, 1, 1), tuple(placeholders))])
         return launch
 
-    def spec(self, placeholders: Sequence[Argument]) -> KernelSpec:
-        """Return the :class:`~.compilation.KernelSpec` for placeholders of the arguments."""
-        return KernelSpec(self.kernel, placeholders, self.constants, self.options)
-
-    def compile(self, placeholders: Sequence[Argument]) -> None:
-        """Compile the kernel for placeholders of the arguments, unless this process has done so."""
-        compiled = compile_kernel(self.spec(placeholders))
+    def use(self, compiled: Any) -> None:
+        """Launch a compiled kernel from now on."""
         self._run, self._function, self._metadata = compiled.run, compiled.function, compiled.packed_metadata
         self._compiled = compiled
 
@@ -110,10 +105,13 @@ def compile_steps(steps: Iterable[Step]) -> None:
     """Compile the kernels of launches side by side, unless this process has done so or Triton interprets them."""
     if is_interpreted():
         return
-    launches = [(launch, arguments) for launch, _, arguments in steps]
-    compile_all([launch.spec(arguments) for launch, arguments in launches])
-    for launch, arguments in launches:
-        launch.compile(arguments)
+    specs = {
+        launch: KernelSpec(launch.kernel, arguments, launch.constants, launch.options)
+        for launch, _, arguments in steps
+    }
+    compile_all([*specs.values()])
+    for launch, spec in specs.items():
+        launch.use(compile_kernel(spec))
 
 
 # The direct launch: Triton's launcher of a compiled kernel, called as Triton calls it.

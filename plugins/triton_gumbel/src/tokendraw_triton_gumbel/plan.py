@@ -20,7 +20,7 @@ from tokendraw.plugin import Moment
 from tokendraw_triton_gumbel.compilation import ANY_INT, Pointer, any_pointer
 from tokendraw_triton_gumbel.kernels import rows as row_params
 from tokendraw_triton_gumbel.kernels.rows import Counts, RowParams
-from tokendraw_triton_gumbel.kernels.values import TILE_SIZE, VECTORS
+from tokendraw_triton_gumbel.kernels.values import VECTORS
 
 # A dictionary with a limited number of entries.
 
@@ -144,15 +144,6 @@ def configuration_for(family: str, rows: int) -> Configuration:
 
 # How kernels read the rows of a caller's tensor: dtype, alignment, stride and vectors.
 
-RowLayout = tuple[torch.dtype, int, int, int]
-"""Dtype of a tensor [rows, columns]; its row stride modulo 16, and above 31 bits; its address modulo 16."""
-
-
-def row_layout(tensor: Tensor) -> RowLayout:
-    """Return dtype, row stride and address of a tensor [rows, columns], as far as kernels depend on them."""
-    stride = tensor.stride(0)
-    return tensor.dtype, stride % 16, stride >> 31, tensor.data_ptr() % 16
-
 
 def with_unit_stride(rows: Tensor) -> Tensor:
     """Return rows of neighbouring elements, whatever the row stride: a copy if need be."""
@@ -169,10 +160,10 @@ class RowAccess(NamedTuple):
     """Whether the row stride takes more than 31 bits."""
 
     @classmethod
-    def of(cls, layout: RowLayout) -> RowAccess:
-        """Derive the access from a layout."""
-        dtype, stride, high_stride, address = layout
-        return cls(dtype, stride == 0 and address == 0, high_stride > 0)
+    def of(cls, tensor: Tensor) -> RowAccess:
+        """Return the properties of a tensor."""
+        stride = tensor.stride(0)
+        return cls(tensor.dtype, stride % 16 == 0 and tensor.data_ptr() % 16 == 0, stride >> 31 > 0)
 
     @property
     def pointer(self) -> Pointer:
@@ -262,11 +253,8 @@ class Scratch:
 
 # Variants of calls: the properties in the choice of kernels, without sizes and addresses.
 
-CHOSEN: int = row_params.CHOSEN.value
-LOGITS: int = row_params.LOGITS.value
-PROBS: int = row_params.PROBS.value
-COUPLED: int = row_params.COUPLED.value
-"""Kinds of drafts, by what a verification knows about their distribution."""
+LOGITS, COUPLED = row_params.LOGITS.value, row_params.COUPLED.value
+"""Kinds of drafts."""
 
 
 class Target(NamedTuple):
@@ -304,21 +292,6 @@ class VerifyVariant(NamedTuple):
     id_dtype: torch.dtype
     offset_dtype: torch.dtype
 
-    @classmethod
-    def of(
-        cls,
-        draft_kind: int,
-        is_block: bool,
-        max_drafts: int,
-        id_dimensions: int,
-        q: RowLayout | None,
-        id_dtype: torch.dtype,
-        offset_dtype: torch.dtype,
-    ) -> VerifyVariant:
-        """Derive the variant from a call: K, the dimensions of the ids, the layout of q, and dtypes."""
-        max_steps, access = max(8, 1 << max_drafts.bit_length()), None if q is None else RowAccess.of(q)
-        return cls(draft_kind, is_block, max_steps, id_dimensions == 2, access, id_dtype, offset_dtype)
-
 
 class Variant(NamedTuple):
     """The properties of a call in the choice of kernels and constants."""
@@ -340,7 +313,7 @@ class Variant(NamedTuple):
     """Whether the rows of drafts, too, begin at multiples of 16 bytes where their logits are drawn from."""
     configuration: Configuration
     param_dtypes: tuple[torch.dtype | None, ...]
-    """Dtypes of the parameters of the batch, in the order of :func:`contiguous_params`."""
+    """Dtypes of the parameters of the batch, in the order of :data:`FIELDS`."""
     has_fresh_seeds: bool
     """Whether a row may have no seed of its own."""
     verify: VerifyVariant | None = None
@@ -353,7 +326,7 @@ class Variant(NamedTuple):
     moments: tuple[Moment, ...] = ()
     """The moments of rows that filters read."""
     interval: tuple[torch.dtype | None, ...] | None = None
-    """Dtypes of ``params_layout.INTERVAL_FIELDS``; None: no row may ask for XTC or ``temperature_last``."""
+    """Dtypes of :data:`INTERVAL_FIELDS`; None: no row may ask for XTC or ``temperature_last``."""
 
     @property
     def has_logprobs(self) -> bool:
@@ -403,10 +376,6 @@ class Variant(NamedTuple):
         return self.has_logprobs or self.wants_least_kept or judges_by_probs
 
 
-MIN_TILES = 256
-"""Kernels are compiled for a power of two of tiles, from this upwards: one does for vocabularies up to 262,144."""
-
-
 class CallSize(NamedTuple):
     """The counts of rows, requests and drafts in a call."""
 
@@ -419,17 +388,7 @@ class CallSize(NamedTuple):
     """K."""
 
 
-# The grids and the scratch layout of a call of a given size.
-
 Grid = tuple[int, int, int]
-ACCEPT_WARPS = 4
-"""Warps a program of the launch over the requests of a verification."""
-ACCEPT_PROGRAMS = 4
-"""Upper limit of programs a multiprocessor of the launch over the requests of a verification."""
-_MAX_GRID_Y = 32768
-"""Grid y limit, rounded down to a power of two."""
-_ROW_STEP = 8
-"""Scratch is laid out for a multiple of so many rows or requests, so that most new sizes find it laid out already."""
 
 
 class Geometry(NamedTuple):
@@ -445,71 +404,27 @@ class Geometry(NamedTuple):
     tile_grid: Grid
     row_grid: Grid
     large_set_grid: Grid
-    request_grid: Grid
-    block_grid: Grid
-
-
-def tiles_of(vocab_size: int) -> int:
-    """Return the number of tiles of a row."""
-    tile_size: int = TILE_SIZE.value
-    return -(-vocab_size // tile_size)
-
-
-def power_of_two(count: int, at_least: int = 0) -> int:
-    """Return the least power of two from a count and a power of two upwards; 0 for none."""
-    return max(at_least, 1 << (count - 1).bit_length() if count else 0)
-
-
-def row_grid(rows: int) -> tuple[int, int]:
-    """Divide rows among the last two dimensions of a grid: row ``y + z * grid y``, if in range."""
-    return min(rows, _MAX_GRID_Y), -(-rows // _MAX_GRID_Y)
-
-
-def rounded_rows(rows: int) -> int:
-    """Return the rounded number of rows or requests in the scratch layout."""
-    return -(-rows // _ROW_STEP) * _ROW_STEP
-
-
-def geometry_of(variant: Variant, target: Target, scratch: Scratch, size: CallSize) -> Geometry:
-    """Compute the grids of all launches, and lay out the scratch."""
-    verify, tiles = variant.verify, tiles_of(variant.vocab_size)
-    rows, requests, draft_rows, max_drafts = size
-    grid_rows = rows
-    if variant.draws_drafts:
-        # A place for each draft that a request may have.
-        grid_rows = max(rows + draft_rows, rows + requests * max_drafts)
-        rows += draft_rows
-    configuration = variant.configuration
-    max_programs = configuration.large_set_programs * target.processors
-    scratch_rows = rounded_rows(rows)
-    scratch_counts = (1, scratch_rows, rounded_rows(requests), min(scratch_rows * tiles, max_programs))
-    request_parts = block_parts = 1
-    if verify is not None and verify.draft_kind != COUPLED:
-        tile_groups = -(-tiles // ACCEPT_WARPS)
-        places = requests * max_drafts if verify.is_block else requests
-        parts = max(1, min(tile_groups, -(-ACCEPT_PROGRAMS * target.processors // places)))
-        request_parts, block_parts = (1, parts) if verify.is_block else (parts, 1)
-    span = configuration.span(variant.logits.dtype.itemsize)
-    return Geometry(
-        size,
-        Counts(rows, size.rows, tiles, max_drafts, requests),
-        scratch_counts,
-        scratch.offsets(scratch_counts),
-        tile_grid=(-(-tiles // span), *row_grid(grid_rows)),
-        row_grid=(grid_rows, 1, 1),
-        large_set_grid=(min(rows * tiles, max_programs), 1, 1),
-        request_grid=(requests, request_parts, 1),
-        block_grid=(requests, max_drafts, block_parts),
-    )
+    verify_grids: Sequence[Grid]
+    """Of ``weigh_blocks`` and ``accept_drafts``."""
 
 
 # The parameters of a batch as kernels read them: contiguous tensors, with placeholders for absent parameters.
 
-FIELDS = (
-    *("temperature", "row_index", "seed", "seeded", "positions"),
-    *("top_k", "top_p", "min_p", "joint", "logprobs"),
-)
-"""Fields of the metadata, in the order of :data:`ParamTensors` and :data:`ParamDtypes`."""
+_FLAG_OF_FIELD = {
+    "temperature": 0,
+    "row_index": row_params.HAS_INDEX.value,
+    "seed": row_params.HAS_SEEDS.value,
+    "seeded": row_params.HAS_SEEDED.value,
+    "positions": row_params.HAS_POSITIONS.value,
+    "top_k": row_params.HAS_TOP_K.value,
+    "top_p": row_params.HAS_TOP_P.value,
+    "min_p": row_params.HAS_MIN_P.value,
+    "joint": row_params.HAS_JOINT.value,
+    "logprobs": 0,
+}
+"""Fields of the metadata, and the bits by which kernels know that they are present."""
+FIELDS = tuple(_FLAG_OF_FIELD)
+"""The order of :data:`ParamTensors` and :data:`ParamDtypes`."""
 ParamTensors = tuple[Tensor | None, ...]
 ParamDtypes = Sequence[torch.dtype | None]
 param_tensors: Callable[[SamplingMetadata], ParamTensors] = attrgetter(*FIELDS)
@@ -519,22 +434,8 @@ FRESH_SEEDS_INDEX = 4
 INTERVAL_FIELDS = ("temperature_last", "xtc_probability", "xtc_threshold")
 """Fields of the metadata for kept intervals, in the order of :class:`~.kernels.interval.IntervalParams`."""
 _MEMO = "triton-gumbel: layout of parameters"
-_PRESENCE_BITS = tuple(
-    bit.value
-    for bit in (
-        row_params.HAS_INDEX,
-        row_params.HAS_SEEDS,
-        row_params.HAS_SEEDED,
-        row_params.HAS_POSITIONS,
-        row_params.HAS_TOP_K,
-        row_params.HAS_TOP_P,
-        row_params.HAS_MIN_P,
-        row_params.HAS_JOINT,
-    )
-)
 _LEAST_MOMENTS: tuple[Moment, ...] = ("log_mass",)
 """The moment that takes no further sums of tiles."""
-_HAS_FRESH: int = row_params.HAS_FRESH.value
 
 
 class ParamsLayout(NamedTuple):
@@ -593,8 +494,9 @@ def contiguous_params(m: SamplingMetadata) -> tuple[ParamTensors, ParamsLayout]:
 
 def presence_flags(dtypes: ParamDtypes, *, has_fresh_seeds: bool) -> int:
     """Return the present parameters of a batch as bits for the kernels."""
-    bits: int = sum(bit for bit, dtype in zip(_PRESENCE_BITS, dtypes[1:-1], strict=True) if dtype is not None)
-    return bits + (_HAS_FRESH if has_fresh_seeds else 0)
+    flags = zip(_FLAG_OF_FIELD.values(), dtypes, strict=True)
+    bits: int = sum(flag for flag, dtype in flags if dtype is not None)
+    return bits + (row_params.HAS_FRESH.value if has_fresh_seeds else 0)
 
 
 def param_placeholders(dtypes: ParamDtypes) -> RowParams:

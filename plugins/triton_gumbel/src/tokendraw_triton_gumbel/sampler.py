@@ -29,12 +29,12 @@ from tokendraw_triton_gumbel.kernels.rows import CHOSEN, COUPLED, LOGITS, PROBS,
 from tokendraw_triton_gumbel.kernels.verify import VerifyArguments
 from tokendraw_triton_gumbel.launch import LaunchDevice, group
 from tokendraw_triton_gumbel.plan import (
+    RowAccess,
     Target,
     VerifyVariant,
     contiguous_params,
     param_tensors,
     params_layout,
-    row_layout,
     rows_are_contiguous,
     with_unit_stride,
 )
@@ -167,9 +167,10 @@ class TritonGumbelSampler:
         target, q, draft_kind = draft_inputs(target_logits, drafts, is_coupled=mode == "coupled" or not width)
         ids, offsets = drafts.draft_token_ids.contiguous(), drafts.cu_num_logits.contiguous()
         draft_rows = 0 if q is None else min(len(q), rows - requests)
-        q_layout, q_stride = (None, None) if q is None else (row_layout(q), q.stride(0))
+        q_access, q_stride = (None, None) if q is None else (RowAccess.of(q), q.stride(0))
         is_block = mode == "block" and draft_kind != COUPLED
-        variant = VerifyVariant.of(draft_kind, is_block, width, ids.dim(), q_layout, ids.dtype, offsets.dtype)
+        steps, is_padded = max(8, 1 << width.bit_length()), ids.dim() == 2
+        variant = VerifyVariant(draft_kind, is_block, steps, is_padded, q_access, ids.dtype, offsets.dtype)
         size = rows, requests, draft_rows, width
         call, context = self._context(target, metadata, variant, size)
         token_ids = call.int64_proto.new_empty(requests, width + 1)
@@ -187,9 +188,8 @@ class TritonGumbelSampler:
         context.launch(call.steps(context.arguments, (), shown, verified))
         if logprobs is None or results is None:
             return VerifyOutput(token_ids, num_accepted, valid, threshold=least_kept, ceiling=ceiling)
-        steps = offsets, num_accepted, width
-        by_step = logprobs_by_step(logprobs, *steps)
-        masses = log_kept_mass_by_step(results.log_kept, *steps)
+        by_step = logprobs_by_step(logprobs, offsets, num_accepted, width)
+        masses = log_kept_mass_by_step(results.log_kept, offsets, num_accepted, width)
         return VerifyOutput(token_ids, num_accepted, valid, by_step, masses, least_kept, ceiling)
 
     def score(self, logits: Tensor, token_ids: Tensor, metadata: SamplingMetadata) -> ScoreOutput:

@@ -47,7 +47,7 @@ from tokendraw_triton_gumbel.kernels.values import (
     word_ids,
 )
 from tokendraw_triton_gumbel.launch import Launch, LaunchArguments, Step, group
-from tokendraw_triton_gumbel.plan import MIN_TILES, Scratch, Target, Variant, power_of_two, tiles_of
+from tokendraw_triton_gumbel.plan import Grid, Scratch, Target, Variant
 
 
 class MomentSums(NamedTuple):
@@ -789,6 +789,10 @@ def combine_floors(of_filter, floors, rows):
 # The host side: the pass over the logits of all rows, and the launches between this and the draw of rows with filters
 # from moments. Filters compute floors from these, in torch; a launch for each filter raises the floors of the rows.
 
+_MIN_TILES = 256
+"""The least power of two of tiles that kernels are compiled for: one does for vocabularies up to 262,144."""
+_MAX_GRID_Y = 32768
+"""Grid y limit, rounded down to a power of two."""
 _WARPS = 4
 _SPREAD = {"count", "mean", "std"}
 _READERS = MomentSums(_SPREAD, _SPREAD, _SPREAD, {"entropy"}, {"collision"})
@@ -846,9 +850,9 @@ class TileLaunches:
     def __init__(self, variant: Variant, target: Target, scratch: Scratch) -> None:
         configuration, logits = variant.configuration, variant.logits
         self._has_row_index = variant.param_dtypes[1] is not None
-        self.count = tiles_of(variant.vocab_size)
-        self.count_limit = power_of_two(self.count, at_least=MIN_TILES)
-        """What kernels are compiled for."""
+        self.count = -(-variant.vocab_size // TILE_SIZE.value)
+        self.count_limit = max(_MIN_TILES, 1 << (self.count - 1).bit_length())
+        """The power of two that kernels are compiled for."""
         of_tiles = torch.float32, self.count
         self.maxima, self.sums = scratch.reserve(*of_tiles), scratch.reserve(*of_tiles)
         raw_sums = scratch.reserve(*of_tiles) if variant.has_second_sums else None
@@ -867,8 +871,9 @@ class TileLaunches:
         )
         self._floor = scratch.reserve(torch.float32) if variant.moments else 0
         itemsize = logits.dtype.itemsize
+        self._span = configuration.span(itemsize)
         config = TileConfig(
-            SPAN=configuration.span(itemsize),
+            SPAN=self._span,
             VECTOR=logits.vector,
             IS_ALIGNED=variant.is_aligned,
             IS_NVIDIA=target.is_nvidia,
@@ -881,6 +886,10 @@ class TileLaunches:
         self._pass = Launch(tile_statistics, {"config": config}, options)
         self._row_moments = Launch(row_moments, {"TILES": self.count_limit}, target.options(_WARPS))
         self._combine_floors = Launch(combine_floors, {}, target.options(_WARPS))
+
+    def grid(self, rows: int) -> Grid:
+        """Return the grid of the pass: row ``y + z * grid y``, if in range."""
+        return -(-self.count // self._span), min(rows, _MAX_GRID_Y), -(-rows // _MAX_GRID_Y)
 
     def slots(self, params: RowParams) -> tuple[Any, Any]:
         """Return the temperatures of the slots, and the slot of each row; None where there are none."""

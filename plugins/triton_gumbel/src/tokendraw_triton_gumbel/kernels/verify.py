@@ -46,7 +46,7 @@ from tokendraw_triton_gumbel.kernels.values import (
     weigh,
 )
 from tokendraw_triton_gumbel.launch import Launch, LaunchArguments, Step, group
-from tokendraw_triton_gumbel.plan import ACCEPT_WARPS, PER_REQUEST, PER_ROW, Scratch, Target, Variant
+from tokendraw_triton_gumbel.plan import PER_REQUEST, PER_ROW, CallSize, Grid, Scratch, Target, Variant
 
 
 class DraftTokens(NamedTuple):
@@ -709,6 +709,9 @@ def _emit(token, out, row_tokens, row, flags):
 
 # The host side: what the draw of the rows leaves to a verification, and the launches behind those of the draw.
 
+_WARPS = 4
+_PROGRAMS = 4
+"""Upper limit of programs a multiprocessor of the launch over the requests."""
 PROBS_AT_ONCE = 4096
 """Probabilities a program."""
 _ACCEPT_REGISTERS = 128
@@ -757,6 +760,8 @@ class VerifyLaunches:
         assert verify is not None  # the variant is of a verification
         is_coupled = verify.draft_kind == COUPLED
         self._draft_kind, self._is_padded = verify.draft_kind, int(verify.is_padded)
+        self._is_block, self._programs = verify.is_block, _PROGRAMS * target.processors
+        self._max_parts = 1 if is_coupled else -(-tiles.count // _WARPS)
         tokens, valid = scratch.reserve(torch.int64), scratch.reserve(torch.bool)
         maxima = masses = num_candidates = counters = weights = None
         self.bounds: Sequence[Any] = (None, None)
@@ -789,14 +794,23 @@ class VerifyLaunches:
             SMALL_CANDIDATES=SMALL_CANDIDATES,
             HAS_FILTERS=variant.has_filters,
             HAS_CEILING=variant.has_ceiling,
-            WARPS=ACCEPT_WARPS,
+            WARPS=_WARPS,
             VECTOR=variant.logits.vector,
             IS_NVIDIA=target.is_nvidia,
         )
-        options = target.options(ACCEPT_WARPS, _ACCEPT_REGISTERS)
+        options = target.options(_WARPS, _ACCEPT_REGISTERS)
         self._weigh_blocks = Launch(weigh_blocks, {"config": config}, options) if verify.is_block else None
         self._accept_drafts = Launch(accept_drafts, {"config": config}, options)
         self._check_probs = Launch(check_probs, {"AT_ONCE": PROBS_AT_ONCE}, {"num_warps": _CHECK_WARPS})
+
+    def grids(self, size: CallSize) -> Sequence[Grid]:
+        """Return the grids of ``weigh_blocks`` and of the launch over the requests."""
+        requests, max_drafts = size.requests, size.max_drafts
+        places = requests * max_drafts if self._is_block else requests
+        parts = max(1, min(self._max_parts, -(-self._programs // max(1, places))))
+        if self._is_block:
+            return (requests, max_drafts, parts), (requests, 1, 1)
+        return (requests, max_drafts, 1), (requests, parts, 1)
 
     def drawn(
         self, arguments: LaunchArguments, verified: VerifyArguments
@@ -826,6 +840,7 @@ class VerifyLaunches:
         judged, lists = group(DrawResults, self._judged(scratch)), group(CandidateLists, self._lists(scratch))
         drawn = judged, summary, lists, residual
         shared = (logits, drafts, tokens, geometry.counts, params, flags, *drawn)
+        block_grid, request_grid = geometry.verify_grids
         if self._weigh_blocks is not None:
-            yield self._weigh_blocks, geometry.block_grid, shared
-        yield self._accept_drafts, geometry.request_grid, (*shared, group(VerifyResults, verified[:4]))
+            yield self._weigh_blocks, block_grid, shared
+        yield self._accept_drafts, request_grid, (*shared, group(VerifyResults, verified[:4]))
