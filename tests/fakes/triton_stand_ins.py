@@ -139,7 +139,8 @@ def compilations(kernels):
 def sampler_for(target, **need):
     """A sampler that launches for a target, on the CPU's tensors: with the stand-ins, nothing runs."""
     sampler = TritonGumbelSampler(torch.device("cpu"), Need(**need))
-    sampler._target = sampler._target._replace(family=TARGETS[target][0], processors=132)
+    calls = sampler._calls
+    calls.target = calls.target._replace(family=TARGETS[target][0], processors=132)
     return sampler
 
 

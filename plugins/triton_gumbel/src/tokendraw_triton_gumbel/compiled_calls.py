@@ -71,6 +71,10 @@ from tokendraw_triton_gumbel.plan import (
     Target,
     Variant,
     VerifyVariant,
+    contiguous_params,
+    param_tensors,
+    params_layout,
+    rows_are_contiguous,
     with_unit_stride,
 )
 
@@ -101,8 +105,8 @@ class CompiledCall:
         self.tiles = TileLaunches(variant, target, self.scratch)
         of_draw = variant, target, self.scratch, self.tiles
         self._rows = RowLaunch(*of_draw)
-        self._large_sets = LargeSetLaunch(*of_draw) if variant.has_filters else None
-        self.interval = IntervalLaunches(*of_draw) if variant.interval is not None else None
+        self._large_sets = LargeSetLaunch(*of_draw) if variant.params.has_filters else None
+        self.interval = IntervalLaunches(*of_draw) if variant.params.interval is not None else None
         self.verify = VerifyLaunches(*of_draw, self._rows) if variant.verify is not None else None
         self.logprobs = None
         if variant.has_logprobs:
@@ -110,24 +114,25 @@ class CompiledCall:
             self.logprobs = LogprobsLaunches(
                 variant, mode, self.scratch, self.tiles, self._rows.row_candidates, log_masses
             )
+        self.moments = variant.params.moments
         self.needs_thresholds, self._is_drawn = variant.needs_thresholds, variant.is_drawn
         counts_ranks = self.logprobs is not None and self.logprobs.counts_ranks
         self._ranks_in_pass = variant.is_scored and variant.wants_ranks and not counts_ranks
-        self.flags = plan.presence_flags(variant.param_dtypes, has_fresh_seeds=variant.has_fresh_seeds)
+        self.flags = plan.presence_flags(variant.params.dtypes, has_fresh_seeds=variant.has_fresh_seeds)
         """Flags of every launch, as bits of :mod:`.kernels.rows`."""
         for flag, is_set in (
             (row_params.EXACT, variant.is_exact),
-            (row_params.ROW_EXACT, variant.interval is not None),
+            (row_params.ROW_EXACT, variant.params.interval is not None),
             (row_params.MANY_EXACT, variant.is_tempered_last),
             (row_params.LEAST_KEPT, variant.wants_least_kept),
-            (row_params.HAS_FLOOR, variant.moments != ()),
+            (row_params.HAS_FLOOR, variant.params.moments != ()),
             (row_params.RANKED, counts_ranks and not variant.is_scored),
             (row_params.SHOWN, variant.has_logprobs and variant.verify is not None),
             (row_params.OWN, variant.draws_logprobs),
         ):
             self.flags += flag.value if is_set else 0
         self.flags += mode_flags(mode) if variant.draws_logprobs else 0
-        self.placeholders = plan.param_placeholders(variant.param_dtypes)
+        self.placeholders = plan.param_placeholders(variant.params.dtypes)
         compile_steps(self._placeholder_steps())
 
     def geometry(self, size: tuple[int, int, int, int]) -> Geometry:
@@ -263,7 +268,7 @@ class CompiledCall:
         bounds = (float32, float32) if self.needs_thresholds else (None, None)
         least_kept = float32 if variant.wants_least_kept else None
         if self.logprobs is not None:
-            requested, given = any_pointer(variant.param_dtypes[-1]), any_pointer(variant.given_dtype)
+            requested, given = any_pointer(variant.params.dtypes[-1]), any_pointer(variant.params.given_dtype)
             out = int64 if variant.wants_ranks else None, int64, float32, given, int64, float32, float32
             shown = ShownTokens(requested, INT64, *out, ANY_STRIDE, 0 if given is None else ANY_INT)
         if verify is not None:
@@ -307,12 +312,12 @@ class LaunchContext:
         self.convert = converter.tensors
         """Returns the arguments for tensors, and None for None."""
         floors = interval = self.ceiling = None
-        if variant.moments:
+        if call.moments:
             # A row of drafts that no request has is never drawn, and takes the values of the first row.
             number = geometry.counts.rows
             target_rows = call.int64_proto.new_zeros(number) if variant.draws_drafts else None
-            moments = call.float32_proto.new_empty(len(variant.moments), number)
-            floors = floor_arguments(m, variant.moments, moments, target_rows, self.convert)
+            moments = call.float32_proto.new_empty(len(call.moments), number)
+            floors = floor_arguments(m, call.moments, moments, target_rows, self.convert)
         if call.interval is not None:
             self._interval = call.interval.tensors(m, call.float32_proto, geometry.size.rows)
             is_last, self.ceiling = self._interval[0], self._interval[-1]
@@ -439,15 +444,33 @@ class CallCache:
     addresses are no part of a key, so tensors may change in place or be replaced.
     """
 
-    def __init__(self, need: Need) -> None:
-        self._need = need
+    def __init__(self, need: Need, target: Target, converter: AddressConverter) -> None:
+        self._need, self.target, self._converter = need, target, converter
         self.by_variant: BoundedCache[CallKey, CompiledCall] = BoundedCache(_MAX_CALLS)
         self.by_size: BoundedCache[CallKey, tuple[CompiledCall, Geometry]] = BoundedCache(_MAX_SIZES)
         """By (numbers of ``CallSize``, :data:`CallKind`, ``logits_key``, ``ParamsLayout``, True)."""
 
-    def add(
+    def context(
         self,
-        target: Target,
+        logits: Tensor,
+        m: SamplingMetadata,
+        kind: CallKind,
+        size: tuple[int, int, int, int],
+        flags: int = 0,
+    ) -> tuple[CompiledCall, LaunchContext]:
+        """Return the compiled call of a batch, and its context."""
+        params = param_tensors(m)
+        key = size, kind, logits_key(logits), params_layout(m), rows_are_contiguous(m)
+        cached = self.by_size.get(key)
+        if cached is None:
+            logits = with_unit_stride(logits)
+            params, layout = contiguous_params(m)
+            cached = self._add(size, kind, logits, m.facts, layout)
+        call, geometry = cached
+        return call, LaunchContext(call, geometry, logits, m, params, self._converter, flags)
+
+    def _add(
+        self,
         size: tuple[int, int, int, int],
         kind: CallKind,
         logits: Tensor,
@@ -459,11 +482,11 @@ class CallCache:
         rows, _, draft_rows, _ = size
         if isinstance(kind, VerifyVariant) and kind.draft_kind == LOGITS:
             rows += draft_rows
-        configuration = plan.configuration_for(target.family, rows)
+        configuration = plan.configuration_for(self.target.family, rows)
         call = self.by_variant.get((configuration, *key))
         if call is None:
             variant = self._variant(logits, facts, configuration, layout, kind)
-            call = CompiledCall(variant, target, self._need.logprobs_mode, logits.device)
+            call = CompiledCall(variant, self.target, self._need.logprobs_mode, logits.device)
             self.by_variant.add((configuration, *key), call)
         return self.by_size.add((size, *key), (call, call.geometry(size)))
 
@@ -477,31 +500,27 @@ class CallCache:
     ) -> Variant:
         verify = kind if isinstance(kind, VerifyVariant) else None
         is_scored, mode = kind in (SCORE, SAMPLED_SCORE), self._need.logprobs_mode
-        access, vocab_size = RowAccess.of(logits), logits.shape[1]
-        draft_access = verify.q if verify is not None and verify.draft_kind == LOGITS else None
+        access, draft_access = RowAccess.of(logits), None
+        if verify is not None and verify.draft_kind == LOGITS:
+            draft_access = verify.q
         temperature, _, seed, *_ = layout.dtypes
-        num_best = facts.logprobs_width(vocab_size)
+        num_best = facts.logprobs_width(logits.shape[1])
         # An entropy is that of a softmax, also in a mode that shows logits.
         normalises = mode == "raw_logprobs" or (is_scored and mode == "raw_logits")
+        is_shown = num_best is not None or is_scored
         return Variant(
             logits=access,
-            vocab_size=vocab_size,
-            has_filters=layout.has_filters,
+            vocab_size=logits.shape[1],
+            params=layout,
             num_best=num_best or 0 if is_scored else num_best,
             wants_ranks=self._need.logprob_ranks,
-            given_dtype=layout.given_dtype,
             wants_least_kept=self._need.threshold,
-            has_raw_sums=(layout.max_logprobs is not None or is_scored)
-            and normalises
-            and temperature is not None,
+            has_raw_sums=is_shown and normalises and temperature is not None,
             is_aligned=access.is_aligned and (draft_access is None or draft_access.is_aligned),
             configuration=configuration,
-            param_dtypes=layout.dtypes,
             has_fresh_seeds=not is_scored and (seed is None or not layout.all_seeded),
             verify=verify,
             is_scored=is_scored,
             is_drawn=kind != SAMPLED_SCORE or layout.has_filters,
             has_entropy_sums=is_scored and not (layout.has_filters and mode.startswith("processed")),
-            moments=layout.moments,
-            interval=layout.interval,
         )

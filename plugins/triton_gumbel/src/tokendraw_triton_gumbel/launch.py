@@ -77,7 +77,6 @@ class Launch:
         return launch
 
     def use(self, compiled: Any) -> None:
-        """Launch a compiled kernel from now on."""
         self._run, self._function, self._metadata = compiled.run, compiled.function, compiled.packed_metadata
         self._compiled = compiled
 
@@ -182,7 +181,6 @@ class AddressConverter:
     """Turns the tensors of a call into arguments of compiled kernels."""
 
     def tensor(self, tensor: Tensor) -> Any:
-        """Return the argument for a tensor."""
         return tensor.data_ptr()
 
     def tensors(self, tensors: Sequence[Tensor | None]) -> Sequence[Any]:
@@ -208,11 +206,9 @@ class TensorConverter(AddressConverter):
     """The arguments of interpreted kernels. The interpreter cannot add to the address of an absent tensor."""
 
     def tensor(self, tensor: Tensor) -> Any:
-        """Return the tensor."""
         return tensor
 
     def tensors(self, tensors: Sequence[Tensor | None]) -> Sequence[Any]:
-        """Return the tensors."""
         return tensors
 
     def params(self, tensors: ParamTensors, fresh: Tensor | None, placeholders: RowParams) -> RowParams:
@@ -228,7 +224,6 @@ class TensorConverter(AddressConverter):
         )
 
     def scratch(self, scratch: Scratch, memory: Tensor, geometry: Geometry) -> Sequence[Any]:
-        """Return the buffers, and None."""
         return scratch.buffers(memory, geometry.scratch_counts)
 
 

@@ -36,7 +36,6 @@ class BoundedCache(dict[_K, _V]):
         self.capacity = capacity
 
     def add(self, key: _K, value: _V) -> _V:
-        """Cache a value, and return it."""
         if len(self) >= self.capacity:
             self.clear()
         self[key] = value
@@ -161,13 +160,11 @@ class RowAccess(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor) -> RowAccess:
-        """Return the properties of a tensor."""
         stride = tensor.stride(0)
         return cls(tensor.dtype, stride % 16 == 0 and tensor.data_ptr() % 16 == 0, stride >> 31 > 0)
 
     @property
     def pointer(self) -> Pointer:
-        """Return the placeholder for the tensor."""
         return Pointer(self.dtype, self.is_aligned)
 
     @property
@@ -298,13 +295,11 @@ class Variant(NamedTuple):
 
     logits: RowAccess
     vocab_size: int
-    has_filters: bool
+    params: ParamsLayout
     num_best: int | None
     """N of the logprobs, at most V; None: no row wants any."""
     wants_ranks: bool
     """Whether ranks of drawn tokens come with their logprobs."""
-    given_dtype: torch.dtype | None
-    """Dtype of the ids whose logprobs rows ask for; None: no row gives any."""
     wants_least_kept: bool
     """Whether the least kept logit of each row is wanted."""
     has_raw_sums: bool
@@ -312,8 +307,6 @@ class Variant(NamedTuple):
     is_aligned: bool
     """Whether the rows of drafts, too, begin at multiples of 16 bytes where their logits are drawn from."""
     configuration: Configuration
-    param_dtypes: tuple[torch.dtype | None, ...]
-    """Dtypes of the parameters of the batch, in the order of :data:`FIELDS`."""
     has_fresh_seeds: bool
     """Whether a row may have no seed of its own."""
     verify: VerifyVariant | None = None
@@ -323,10 +316,6 @@ class Variant(NamedTuple):
     """Whether the rows are drawn: for their tokens, for the argmax of greedy rows, or for the thresholds of filters."""
     has_entropy_sums: bool = False
     """Whether the pass over the logits sums up entropies too."""
-    moments: tuple[Moment, ...] = ()
-    """The moments of rows that filters read."""
-    interval: tuple[torch.dtype | None, ...] | None = None
-    """Dtypes of :data:`INTERVAL_FIELDS`; None: no row may ask for XTC or ``temperature_last``."""
 
     @property
     def has_logprobs(self) -> bool:
@@ -336,23 +325,25 @@ class Variant(NamedTuple):
     @property
     def has_ceiling(self) -> bool:
         """Return whether a row may ask for XTC."""
-        return self.interval is not None and self.interval[1] is not None
+        return self.params.interval is not None and self.params.interval[1] is not None
 
     @property
     def is_tempered_last(self) -> bool:
         """Return whether the filters of a row may look at another temperature than the draw."""
-        return self.interval is not None and self.interval[0] is not None
+        return self.params.interval is not None and self.params.interval[0] is not None
 
     @property
     def has_second_sums(self) -> bool:
         """Return whether the pass sums up each tile at a second temperature."""
-        has_temperature = self.param_dtypes[0] is not None
+        has_temperature = self.params.dtypes[0] is not None
         return self.has_raw_sums or (self.is_tempered_last and self.has_logprobs and has_temperature)
 
     @property
     def draws_logprobs(self) -> bool:
         """Return whether the draw itself writes the logprobs of drawn tokens: N = 0 asks for no more."""
-        return self.num_best == 0 and not self.has_filters and self.verify is None and not self.is_scored
+        return (
+            self.num_best == 0 and not self.params.has_filters and self.verify is None and not self.is_scored
+        )
 
     @property
     def weighs_kept(self) -> bool:
@@ -367,7 +358,7 @@ class Variant(NamedTuple):
     @property
     def needs_thresholds(self) -> bool:
         """Return whether exact thresholds and kept masses are needed, not just tokens."""
-        return self.is_exact or self.interval is not None
+        return self.is_exact or self.params.interval is not None
 
     @property
     def is_exact(self) -> bool:

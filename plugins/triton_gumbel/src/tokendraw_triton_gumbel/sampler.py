@@ -15,35 +15,17 @@ from tokendraw import (
     VerifyOutput,
 )
 from tokendraw.plugin import VerifyMode, log_kept_mass_by_step, logprobs_by_step
-from tokendraw_triton_gumbel.compiled_calls import (
-    SAMPLED_SCORE,
-    SCORE,
-    CallCache,
-    CallKind,
-    CompiledCall,
-    LaunchContext,
-    logits_key,
-)
+from tokendraw_triton_gumbel.compiled_calls import SAMPLED_SCORE, SCORE, CallCache
 from tokendraw_triton_gumbel.kernels import rows as row_params
 from tokendraw_triton_gumbel.kernels.rows import CHOSEN, COUPLED, LOGITS, PROBS, DrawResults
 from tokendraw_triton_gumbel.kernels.verify import VerifyArguments
 from tokendraw_triton_gumbel.launch import LaunchDevice, group
-from tokendraw_triton_gumbel.plan import (
-    RowAccess,
-    Target,
-    VerifyVariant,
-    contiguous_params,
-    param_tensors,
-    params_layout,
-    rows_are_contiguous,
-    with_unit_stride,
-)
+from tokendraw_triton_gumbel.plan import RowAccess, Target, VerifyVariant, with_unit_stride
 
 # Outputs of batches without rows, drawn or scored, and of verifications without requests.
 
 
 def empty_score_output(logits: Tensor, m: SamplingMetadata, need: Need) -> ScoreOutput:
-    """Return the scores of zero rows."""
     columns, given = 1 + (m.facts.logprobs_width(logits.shape[1]) or 0), m.given_ids
     numbers, ids = logits.new_empty(0, dtype=torch.float32), logits.new_empty(0, dtype=torch.int64)
     logprobs = LogprobsTensors(
@@ -58,7 +40,6 @@ def empty_score_output(logits: Tensor, m: SamplingMetadata, need: Need) -> Score
 
 
 def empty_sampler_output(logits: Tensor, m: SamplingMetadata, need: Need) -> SamplerOutput:
-    """Return the output of zero rows."""
     score = empty_score_output(logits, m, need)
     ids, valid = logits.new_empty(0, dtype=torch.int64), logits.new_empty(0, dtype=torch.bool)
     if m.facts.logprobs_width(logits.shape[1]) is None:
@@ -67,7 +48,6 @@ def empty_sampler_output(logits: Tensor, m: SamplingMetadata, need: Need) -> Sam
 
 
 def empty_verify_output(target: Tensor, drafts: Drafts, m: SamplingMetadata, need: Need) -> VerifyOutput:
-    """Return the output of zero requests."""
     rows, width = empty_sampler_output(target, m, need), drafts.max_drafts
     ids, num_accepted = rows.token_ids.new_empty(0, width + 1), rows.token_ids.to(torch.int32)
     logprobs = masses = None
@@ -116,10 +96,9 @@ class TritonGumbelSampler:
 
     def __init__(self, device: torch.device, need: Need) -> None:
         launch_device = LaunchDevice.of(device)
-        self._current_index, self._converter = launch_device.current_index, launch_device.converter
-        self._need = need
-        self._target = Target(launch_device.family, launch_device.processors, need.gumbel_dtype == "fp64")
-        self._cache = CallCache(need)
+        target = Target(launch_device.family, launch_device.processors, need.gumbel_dtype == "fp64")
+        self._current_index, self._need = launch_device.current_index, need
+        self._calls = CallCache(need, target, launch_device.converter)
 
     def sample(self, logits: Tensor, metadata: SamplingMetadata, *, draft: bool = False) -> SamplerOutput:
         """Draw one token a row; see :class:`tokendraw.plugin.VerifierBackend`."""
@@ -130,7 +109,7 @@ class TritonGumbelSampler:
         if not rows:
             return empty_sampler_output(logits, metadata, self._need)
         flags = _DRAFT if draft else 0
-        call, context = self._context(logits, metadata, None, (rows, 0, 0, 0), flags)
+        call, context = self._calls.context(logits, metadata, None, (rows, 0, 0, 0), flags)
         results, logprobs, shown = context.new_results(rows), None, None
         if call.logprobs is not None:
             logprobs, shown = context.show(metadata, results, results.token_ids)
@@ -172,7 +151,7 @@ class TritonGumbelSampler:
         steps, is_padded = max(8, 1 << width.bit_length()), ids.dim() == 2
         variant = VerifyVariant(draft_kind, is_block, steps, is_padded, q_access, ids.dtype, offsets.dtype)
         size = rows, requests, draft_rows, width
-        call, context = self._context(target, metadata, variant, size)
+        call, context = self._calls.context(target, metadata, variant, size)
         token_ids = call.int64_proto.new_empty(requests, width + 1)
         num_accepted = call.int64_proto.new_empty(requests, dtype=torch.int32)
         valid = call.bool_proto.new_empty(requests)
@@ -201,7 +180,7 @@ class TritonGumbelSampler:
         if not rows:
             return empty_score_output(logits, metadata, self._need)
         kind = SCORE if metadata.facts.any_greedy else SAMPLED_SCORE
-        call, context = self._context(logits, metadata, kind, (rows, 0, 0, 0))
+        call, context = self._calls.context(logits, metadata, kind, (rows, 0, 0, 0))
         results = context.new_results(rows)
         argmax, _, threshold, log_kept, least_kept = results
         if not call.variant.is_drawn:  # what a draw leaves of rows without filters; any token is read
@@ -213,23 +192,3 @@ class TritonGumbelSampler:
         context.launch(call.steps(context.arguments, context.convert(results), shown))
         ceiling = None if least_kept is None else context.ceiling
         return ScoreOutput(logprobs, log_kept, entropy, least_kept, ceiling)
-
-    def _context(
-        self,
-        logits: Tensor,
-        m: SamplingMetadata,
-        kind: CallKind,
-        size: tuple[int, int, int, int],
-        flags: int = 0,
-    ) -> tuple[CompiledCall, LaunchContext]:
-        """Return the compiled call of a batch, and its context."""
-        params = param_tensors(m)
-        cached = self._cache.by_size.get(
-            (size, kind, logits_key(logits), params_layout(m), rows_are_contiguous(m))
-        )
-        if cached is None:
-            logits = with_unit_stride(logits)
-            params, layout = contiguous_params(m)
-            cached = self._cache.add(self._target, size, kind, logits, m.facts, layout)
-        call, geometry = cached
-        return call, LaunchContext(call, geometry, logits, m, params, self._converter, flags)

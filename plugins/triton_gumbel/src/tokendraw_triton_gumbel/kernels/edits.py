@@ -666,7 +666,6 @@ def edit_flags(facts: EditFacts, *, has_bitmask: bool) -> int:
 
 
 def slot_groups(arguments: Sequence[Any], tables: RequestTables) -> tuple[Slots, GrowingHistory]:
-    """Return the groups of the tensors of slots."""
     named = dict(zip(TABLES, arguments, strict=True))
     max_tokens, words = tables.history.shape[1], tables.bad_words.shape
     widths = max_tokens, tables.bias_ids.shape[1], tables.stop_ids.shape[1], words[1], words[2]
@@ -699,7 +698,6 @@ class ProcessVariant(NamedTuple):
         return cls(logits, row_index, dtypes, drafts is not None or flags & _LISTS != 0)
 
     def placeholders(self) -> tuple[Any, ...]:
-        """Return the placeholders of the arguments of every call."""
         drafts = StepDrafts()
         if self.drafts is not None:
             ids, offsets = (Pointer(dtype, aligned=False) for dtype in self.drafts)

@@ -638,12 +638,12 @@ class IntervalLaunches:
         self.log_masses = scratch.reserve(torch.float32) if variant.has_logprobs else None
         """Index of the buffer of :attr:`KeptInterval.log_masses`."""
         self._max_parts, self._programs = -(-tiles.count // _TILES_AT_ONCE), _PROGRAMS * target.processors
-        self._params, self._has_ceiling = variant.interval or (), variant.has_ceiling
+        self._params, self._has_ceiling = variant.params.interval or (), variant.has_ceiling
         self._written: tuple[torch.dtype | None, ...] = (None, None, None)
         """Dtypes of ``FilterParams``."""
         if variant.is_tempered_last:
             temperature, min_p = (
-                variant.param_dtypes[FIELDS.index(name)] for name in ("temperature", "min_p")
+                variant.params.dtypes[FIELDS.index(name)] for name in ("temperature", "min_p")
             )
             self._written = temperature, temperature if variant.has_second_sums else None, min_p
         config = IntervalConfig(
@@ -668,7 +668,6 @@ class IntervalLaunches:
         return *params, *written, proto.new_empty(rows) if self._has_ceiling else None
 
     def placeholders(self) -> IntervalArguments:
-        """Return placeholders of the arguments."""
         dtypes = (*self._params, *self._written, torch.float32 if self._has_ceiling else None)
         return IntervalArguments.of([any_pointer(dtype) for dtype in dtypes], ANY_INT)
 

@@ -538,7 +538,7 @@ class RowLaunch:
     """The launch of a variant, and the scratch of what it leaves of rows."""
 
     def __init__(self, variant: Variant, target: Target, scratch: Scratch, tiles: TileLaunches) -> None:
-        configuration, has_filters = variant.configuration, variant.has_filters
+        configuration, has_filters = variant.configuration, variant.params.has_filters
         real, whole = torch.float32, torch.int32
         self.candidates: Sequence[int | None] = [None] * 3
         """Indices of the buffers of ``CandidateLists``."""
@@ -548,7 +548,7 @@ class RowLaunch:
             ]
         self.lists = scratch.fields(*self.candidates)
         self.num_candidates = self.summary = None
-        if variant.weighs_kept or variant.interval is not None:  # for a later launch
+        if variant.weighs_kept or variant.params.interval is not None:  # for a later launch
             self.num_candidates = scratch.reserve(whole)
             self.summary = scratch.fields((real, 1), (real, 1), self.num_candidates)
         left = (self.candidates[1], self.num_candidates) if variant.weighs_kept else (None, None)

@@ -835,10 +835,9 @@ def floor_arguments(
 
 
 def floor_placeholders(variant: Variant) -> FloorArguments | None:
-    """Return placeholders of the arguments; None if no filter reads moments."""
-    if not variant.moments:
+    if not variant.params.moments:
         return None
-    moments = [Pointer(torch.float32) if name in variant.moments else None for name in MOMENTS]
+    moments = [Pointer(torch.float32) if name in variant.params.moments else None for name in MOMENTS]
     target_rows = Pointer(torch.int64) if variant.draws_drafts else None
     floors = FilterFloors(FLOAT32, FLOAT32, *[ANY_INT] * 3)
     return FloorArguments(group(MomentResults, (*moments, target_rows)), lambda: [floors])
@@ -849,7 +848,7 @@ class TileLaunches:
 
     def __init__(self, variant: Variant, target: Target, scratch: Scratch) -> None:
         configuration, logits = variant.configuration, variant.logits
-        self._has_row_index = variant.param_dtypes[1] is not None
+        self._has_row_index = variant.params.dtypes[1] is not None
         self.count = -(-variant.vocab_size // TILE_SIZE.value)
         self.count_limit = max(_MIN_TILES, 1 << (self.count - 1).bit_length())
         """The power of two that kernels are compiled for."""
@@ -860,16 +859,18 @@ class TileLaunches:
         """The sums by which the logprobs mode normalises, behind all launches of the draw."""
         self.entropy_sums = scratch.reserve(*of_tiles) if variant.has_entropy_sums else None
         self.granules = None
-        if variant.has_filters or (variant.has_logprobs and (variant.num_best != 0 or variant.wants_ranks)):
+        if variant.params.has_filters or (
+            variant.has_logprobs and (variant.num_best != 0 or variant.wants_ranks)
+        ):
             self.granules = scratch.reserve(logits.dtype, self.count * GRANULES_PER_TILE.value)
         self.statistics = scratch.fields(self.maxima, self.sums, raw_sums, self.granules, self.entropy_sums)
         # The draw gets none of the statistics that only logprobs read: so it is one kernel with them and without.
-        granules = self.granules if variant.has_filters else None
+        granules = self.granules if variant.params.has_filters else None
         self.weighed = scratch.fields(self.maxima, self.sums, None, granules, None)
         self._sums = scratch.fields(
-            *[of_tiles if readers.intersection(variant.moments) else None for readers in _READERS]
+            *[of_tiles if readers.intersection(variant.params.moments) else None for readers in _READERS]
         )
-        self._floor = scratch.reserve(torch.float32) if variant.moments else 0
+        self._floor = scratch.reserve(torch.float32) if variant.params.moments else 0
         itemsize = logits.dtype.itemsize
         self._span = configuration.span(itemsize)
         config = TileConfig(
@@ -880,7 +881,7 @@ class TileLaunches:
             IS_RAW=variant.has_entropy_sums and variant.is_tempered_last and variant.has_raw_sums,
         )
         registers = None
-        if variant.has_second_sums and not variant.has_entropy_sums and not variant.moments:
+        if variant.has_second_sums and not variant.has_entropy_sums and not variant.params.moments:
             registers = configuration.raw_registers(itemsize)
         options = target.options(configuration.tile_warps, registers)
         self._pass = Launch(tile_statistics, {"config": config}, options)
@@ -926,5 +927,4 @@ class TileLaunches:
             yield self._combine_floors, grid, (of_filter, scratch[self._floor], geometry.counts.rows)
 
     def floor(self, scratch: Sequence[Any]) -> Any:
-        """Return the floors that launches leave."""
         return scratch[self._floor]

@@ -772,11 +772,11 @@ class VerifyLaunches:
         if not is_coupled:
             maxima, masses, counters = scratch.reserve(real), scratch.reserve(real), scratch.reserve(whole)
             weights = scratch.reserve(real, 2 * tiles.count, PER_ROW if verify.is_block else PER_REQUEST)
-            if variant.interval is not None:
+            if variant.params.interval is not None:
                 # The draw's summary is of rows before XTC, and the last launch reads the kept masses.
                 num_candidates, log_shares = rows.num_candidates, scratch.reserve(real)
                 kept = [maxima, masses, log_shares]
-            elif variant.has_filters:
+            elif variant.params.has_filters:
                 num_candidates = scratch.reserve(whole)
         self._results = scratch.fields(tokens, valid, *self.bounds, None)
         bounds = (None, None) if is_coupled else (self.bounds[0], log_shares)
@@ -792,7 +792,7 @@ class VerifyLaunches:
             FP64=target.fp64,
             TILES=tiles.count_limit,
             SMALL_CANDIDATES=SMALL_CANDIDATES,
-            HAS_FILTERS=variant.has_filters,
+            HAS_FILTERS=variant.params.has_filters,
             HAS_CEILING=variant.has_ceiling,
             WARPS=_WARPS,
             VECTOR=variant.logits.vector,
