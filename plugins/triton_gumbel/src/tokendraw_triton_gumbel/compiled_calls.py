@@ -208,10 +208,8 @@ class CompiledCall:
         lists, queue, state = _NO_WORK
         if large_sets is not None:
             lists = group(CandidateLists, self._rows.lists(scratch))
-            queue, state = (
-                group(WorkQueue, large_sets.queue(scratch)),
-                group(RowState, large_sets.state(scratch)),
-            )
+            queue = group(WorkQueue, large_sets.queue(scratch))
+            state = group(RowState, large_sets.state(scratch))
         if self._rows.summary is not None:
             summary = group(RowSummary, self._rows.summary(scratch))
         raw_temperature, of_interval = None, _NO_INTERVAL
@@ -230,7 +228,7 @@ class CompiledCall:
             params = params._replace(floor=tiles.floor(scratch))
         # An output that is not wanted is not written, so another tensor of its dtype stands in.
         token_ids, valid, threshold, log_kept, least_kept = results
-        maxima, sums, raw_sums, *_ = statistics
+        maxima, sums, raw_sums, _, _ = statistics
         bounds = (maxima, maxima) if threshold is None else (threshold, log_kept)
         out = group(DrawResults, (token_ids, valid, *bounds, maxima if least_kept is None else least_kept))
         ranks, ids, logprobs = shown
@@ -240,10 +238,9 @@ class CompiledCall:
             token_ids if ids is None else ids,
             maxima if logprobs is None else logprobs,
         )
-        of_rows = *rows, group(TileStatistics, tiles.weighed(scratch)), params, flags, lists, queue, state
-        draw: DrawArguments = group(
-            DrawArguments, (*of_rows, out, summary, group(TokenLogprobs, of_tokens), *of_interval)
-        )
+        weighed, described = group(TileStatistics, tiles.weighed(scratch)), group(TokenLogprobs, of_tokens)
+        work = lists, queue, state, out, summary, described
+        draw = group(DrawArguments, (*rows, weighed, params, flags, *work, *of_interval))
         yield self._rows.launch, geometry.row_grid, draw
         if large_sets is not None:
             yield large_sets.step(arguments, draw)

@@ -460,7 +460,7 @@ def params_layout(m: SamplingMetadata) -> ParamsLayout:
     return layout
 
 
-def interval_params(m: SamplingMetadata) -> ParamTensors:
+def interval_tensors(m: SamplingMetadata) -> ParamTensors:
     """Return the tensors of :data:`INTERVAL_FIELDS` that rows may use, contiguous."""
     tensors = [getattr(m, name) if m.facts.may_use(name) else None for name in INTERVAL_FIELDS]
     return tuple([None if tensor is None else tensor.contiguous() for tensor in tensors])
@@ -522,7 +522,7 @@ def _derive_layout(m: SamplingMetadata, tensors: ParamTensors) -> ParamsLayout:
         dtypes,
         None if ids is None else ids.dtype,
         (required_moments(facts.filters) or _LEAST_MOMENTS) if facts.filters else (),
-        tuple([None if tensor is None else tensor.dtype for tensor in interval_params(m)])
+        tuple([None if tensor is None else tensor.dtype for tensor in interval_tensors(m)])
         if has_interval
         else None,
     )

@@ -73,7 +73,7 @@ from tokendraw_triton_gumbel.kernels.values import (
     weigh,
 )
 from tokendraw_triton_gumbel.launch import DrawArguments, Launch, LaunchArguments, Step, group
-from tokendraw_triton_gumbel.plan import FIELDS, ParamTensors, Scratch, Target, Variant, interval_params
+from tokendraw_triton_gumbel.plan import FIELDS, ParamTensors, Scratch, Target, Variant, interval_tensors
 
 
 class IntervalConfig(NamedTuple):
@@ -633,10 +633,9 @@ class IntervalLaunches:
     """The launches of a variant, and the scratch for weights of tiles."""
 
     def __init__(self, variant: Variant, target: Target, scratch: Scratch, tiles: TileLaunches) -> None:
-        self._weights = scratch.reserve(torch.float32, tiles.count)
-        self._arrivals = scratch.reserve(torch.int32)
         self.log_masses = scratch.reserve(torch.float32) if variant.has_logprobs else None
         """Index of the buffer of :attr:`KeptInterval.log_masses`."""
+        self._kept = scratch.fields((torch.float32, tiles.count), (torch.int32, 1), self.log_masses)
         self._max_parts, self._programs = -(-tiles.count // _TILES_AT_ONCE), _PROGRAMS * target.processors
         self._params, self._has_ceiling = variant.params.interval or (), variant.has_ceiling
         self._written: tuple[torch.dtype | None, ...] = (None, None, None)
@@ -662,7 +661,7 @@ class IntervalLaunches:
 
         :param proto: an empty float32 tensor on the device.
         """
-        params = interval_params(m)
+        params = interval_tensors(m)
         slots = 0 if params[0] is None else len(params[0])
         written = [None if dtype is None else proto.new_empty(slots, dtype=dtype) for dtype in self._written]
         return *params, *written, proto.new_empty(rows) if self._has_ceiling else None
@@ -681,9 +680,7 @@ class IntervalLaunches:
 
     def results(self, arguments: LaunchArguments) -> KeptInterval:
         """Return the results and the scratch of the last launch; the draw of rows writes ``arrivals``."""
-        scratch, log_masses = arguments.scratch, -1 if self.log_masses is None else self.log_masses
-        weights, arrivals = scratch[self._weights], scratch[self._arrivals]
-        return group(KeptInterval, (arguments.interval.ceiling, weights, arrivals, scratch[log_masses]))
+        return group(KeptInterval, (arguments.interval.ceiling, *self._kept(arguments.scratch)))
 
     def redraw_step(
         self, arguments: LaunchArguments, statistics: TileStatistics, draw: DrawArguments, kept: KeptMasses

@@ -316,8 +316,8 @@ class LargeSetLaunch:
 
     def __init__(self, variant: Variant, target: Target, scratch: Scratch, tiles: TileLaunches) -> None:
         configuration, real, whole = variant.configuration, torch.float32, torch.int32
-        rounds = (whole, QUEUE_COUNTERS.value, PER_CALL), (whole, ROUNDS.value), (whole, 1)
-        self.queue = scratch.fields(*rounds)
+        queue = (whole, QUEUE_COUNTERS.value, PER_CALL), (whole, ROUNDS.value), (whole, 1)
+        self.queue = scratch.fields(*queue)
         self.state = scratch.fields((real, STATE_REALS.value), (whole, STATE_INTS.value))
         searched = (whole, tiles.count_limit, PER_PROGRAM), (real, MAX_COLLECTED.value, PER_PROGRAM)
         self._search = scratch.fields(*searched)
@@ -341,10 +341,7 @@ class LargeSetLaunch:
         logits, drafts, counts, statistics, _, flags, _, queue, state, results, *_ = draw
         source, scratch = logits if drafts.base is None else drafts, arguments.scratch
         others = group(DraftRows, (source.base, source.row_stride, None))
-        search, passes = (
-            group(SearchScratch, self._search(scratch)),
-            group(PassResults, self._results(scratch)),
-        )
-        work = search, queue, state, passes, results
+        passes = group(PassResults, self._results(scratch))
+        work = group(SearchScratch, self._search(scratch)), queue, state, passes, results
         grid = arguments.geometry.large_set_grid
         return self._launch, grid, (logits, others, counts, statistics, flags, *work)
