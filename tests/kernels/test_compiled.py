@@ -19,7 +19,7 @@ from tokendraw import Drafts, RequestSlots, SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel import plan
 from tokendraw_triton_gumbel.kernels import values
 from tokendraw_triton_gumbel.kernels.edits import ProcessLaunches
-from tokendraw_triton_gumbel.launches import SEARCHES  # noqa: F401 (for the table)
+from tokendraw_triton_gumbel.kernels.logprobs import SEARCHES  # noqa: F401 (for the table)
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from triton_stand_ins import (
     ENDS,

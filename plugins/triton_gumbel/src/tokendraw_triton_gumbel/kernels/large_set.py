@@ -10,12 +10,21 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels import large_set_passes as passes
 from tokendraw_triton_gumbel.kernels.large_set_passes import (
+    COLUMNS,
+    MAX_COLLECTED,
+    QUEUE_COUNTERS,
+    ROUNDS,
+    SLOTS,
+    STATE_INTS,
+    STATE_REALS,
     LargeRow,
+    PassResults,
     PerPivot,
     announce_pass,
     arrive,
@@ -43,12 +52,14 @@ from tokendraw_triton_gumbel.kernels.rows import (
     LEAST_KEPT,
     MANY_EXACT,
     ROW_EXACT,
+    DraftRows,
     DrawResults,
     NoiseKey,
     gumbel,
     row_logits,
     streams_of,
 )
+from tokendraw_triton_gumbel.kernels.tile_pass import TileLaunches
 from tokendraw_triton_gumbel.kernels.values import (
     GRANULES_PER_TILE,
     TILE_SIZE,
@@ -57,6 +68,8 @@ from tokendraw_triton_gumbel.kernels.values import (
     scaled,
     weigh,
 )
+from tokendraw_triton_gumbel.launch import DrawArguments, Launch, LaunchArguments, Step, group
+from tokendraw_triton_gumbel.plan import PER_CALL, PER_PROGRAM, Scratch, Target, Variant
 
 
 class LargeSetConfig(NamedTuple):
@@ -496,3 +509,41 @@ def draw_large_sets(
                         finish_collected_set(row, rows, program_scratch, queue, row_flags, row_out, config)
                     else:
                         finish_pass(row, rows, program_scratch, queue, row_flags, row_out, config)
+
+
+# The host side: constants, scratch and arguments of the launch.
+
+
+class LargeSetLaunch:
+    """The launch of a variant with filters, and its scratch."""
+
+    def __init__(self, variant: Variant, target: Target, scratch: Scratch, tiles: TileLaunches) -> None:
+        configuration, real, whole = variant.configuration, torch.float32, torch.int32
+        queue = (whole, QUEUE_COUNTERS.value, PER_CALL), (whole, ROUNDS.value), (whole, 1)
+        self.queue = scratch.fields(*queue)
+        self.state = scratch.fields((real, STATE_REALS.value), (whole, STATE_INTS.value))
+        self._search = scratch.reserve(real, MAX_COLLECTED.value, PER_PROGRAM)
+        columns = SLOTS.value * tiles.count * COLUMNS.value
+        self._results = scratch.fields((real, columns), (whole, MAX_COLLECTED.value))
+        config = LargeSetConfig(
+            FP64=target.fp64,
+            TILES=tiles.count_limit,
+            EXACT_PARTS=configuration.large_set_exact_parts,
+            WARPS=configuration.large_set_warps,
+            VECTOR=variant.logits.vector,
+            IS_ALIGNED=variant.is_aligned,
+            ULP_STEP=variant.logits.ulp_step,
+            IS_NVIDIA=target.is_nvidia,
+        )
+        options = target.options(configuration.large_set_warps, configuration.large_set_registers)
+        self._launch = Launch(draw_large_sets, {"config": config}, options)
+
+    def step(self, arguments: LaunchArguments, draw: DrawArguments) -> Step:
+        """Return the launch: one kernel, with drafts and without, where the target stands in for them."""
+        logits, drafts, counts, statistics, _, flags, _, queue, state, results, *_ = draw
+        source, scratch = logits if drafts.base is None else drafts, arguments.scratch
+        others = group(DraftRows, (source.base, source.row_stride, None))
+        passes = group(PassResults, self._results(scratch))
+        work = scratch[self._search], queue, state, passes, results
+        grid = arguments.geometry.large_set_grid
+        return self._launch, grid, (logits, others, counts, statistics, flags, *work)

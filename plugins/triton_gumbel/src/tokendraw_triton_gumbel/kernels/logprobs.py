@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from tokendraw import SamplingMetadata
+from tokendraw.plugin import LogprobsMode, best_token_ids, pad_logprobs
 from tokendraw_triton_gumbel.kernels.row_candidates import (
     bound_by_tiles,
     list_candidates,
@@ -17,10 +22,14 @@ from tokendraw_triton_gumbel.kernels.rows import (
     NORMALISED,
     PROCESSED,
     SCALED,
+    SMALL_CANDIDATES,
+    TEMPERED,
     RowAddress,
+    TileStatistics,
     inverse_temperature,
     mode_temperature,
 )
+from tokendraw_triton_gumbel.kernels.tile_pass import TileLaunches
 from tokendraw_triton_gumbel.kernels.values import (
     GRANULE_LANES,
     GRANULE_SIZE,
@@ -40,6 +49,8 @@ from tokendraw_triton_gumbel.kernels.values import (
     steady,
     value_of,
 )
+from tokendraw_triton_gumbel.launch import Launch, LaunchArguments, Step, group
+from tokendraw_triton_gumbel.plan import Scratch, Variant
 
 
 class LogprobsConfig(NamedTuple):
@@ -812,3 +823,244 @@ def _kept_sums(source, maxima, tiles, peak, threshold, inverse, AT_ONCE: tl.cons
                 totals += entropies
         start += AT_ONCE
     return tl.sum(tl.sum(masses, 1), 0), tl.sum(tl.sum(totals, 1), 0)
+
+
+# The host side where N is larger than what a kernel orders: ``torch.topk``.
+
+_LOGITS_AT_ONCE = 1 << 23
+"""Upper limit of logits that PyTorch gets at once: 40 bytes of scratch each, as measured on a CPU."""
+_INF = float("inf")
+_LARGEST = torch.finfo(torch.float32).max
+
+
+def topk_logprobs(
+    logits: Tensor, m: SamplingMetadata, draws: RowDraws, mode: LogprobsMode, out: BestTokens
+) -> None:
+    """Fill in ids and values [rows, 1 + N] of logits [rows, V] for any N, some rows at a time. Waits for nothing.
+
+    :param draws: the tensors of the draw; its maxima and sums [rows, tiles] are those of the mode.
+    """
+    logits = logits.detach()
+    rows, num_best = logits.shape[0], out.ids.shape[1] - 1
+    temperatures, requested = m.per_row("temperature"), m.per_row("logprobs")
+    if temperatures is None or mode.startswith("raw"):
+        temperatures = torch.ones(rows, dtype=torch.float64, device=logits.device)
+    every_id = torch.arange(logits.shape[1], device=logits.device)
+    step = max(1, _LOGITS_AT_ONCE // logits.shape[1])  # few enough rows to be ordered at once
+    for start in range(0, rows, step):
+        part = slice(start, start + step)
+        # Nothing is read at what a failed draw left.
+        token = draws.token_ids[part, None].clamp(0, logits.shape[1] - 1)
+        temperature = temperatures[part, None].to(torch.float64)
+        is_greedy = ~(temperature > 0)
+        temperature = torch.where(is_greedy, 1.0, temperature)
+        inverse = temperature.clamp(max=1.7e308).reciprocal().clamp(max=1.7e308)
+        max_logit = peak = draws.maxima[part].amax(-1, keepdim=True)
+        if draws.ceiling is not None:
+            peak = torch.fmin(max_logit, draws.ceiling[part, None])
+        lowest = torch.full_like(max_logit, -_INF)
+        if mode != "raw_logits":  # what float32 shows as -inf is -inf to the order, too
+            lowest = (peak - _LARGEST * temperature).to(torch.float32)
+        if mode.startswith("processed"):
+            lowest = torch.maximum(lowest, draws.threshold[part, None])
+        x = logits[part].to(torch.float32, copy=True)
+        x.nan_to_num_(nan=-_INF, posinf=_INF, neginf=-_INF)
+        # Hidden are logits below ``lowest`` and, in greedy rows, all but the drawn token.
+        x = torch.where((x >= lowest) & (~is_greedy | (every_id == token)), x, -_INF)
+        columns = torch.cat((token, best_token_ids(x, num_best)), -1)
+        x = x.gather(-1, columns)
+        if mode != "raw_logits":
+            y = _scaled(x, peak, inverse)
+            if mode.endswith("logprobs"):
+                weights = draws.sums[part].abs() * _scaled(draws.maxima[part], max_logit, inverse).exp()
+                log_mass = weights.sum(-1, keepdim=True).log()
+                if mode == "processed_logprobs":
+                    log_mass += draws.log_kept[part, None]
+                if draws.log_masses is not None:
+                    log_mass = torch.where(peak < max_logit, draws.log_masses[part, None], log_mass)
+                y -= log_mass
+            y.clamp_(max=0.0)  # rounded sums may leave more
+            x = torch.where(is_greedy & (columns == token), 0.0, y)
+        x = torch.where(max_logit > -_INF, x, -_INF)
+        asked = None if requested is None else requested[part]
+        out.ids[part], out.logprobs[part] = pad_logprobs(columns, x, asked)
+
+
+def _scaled(x: Tensor, max_logit: Tensor, inverse: Tensor) -> Tensor:
+    """``(x - max x) / T`` in float64: 0 at the maximum, even if infinite."""
+    return torch.where(x == max_logit, 0.0, (x.to(torch.float64) - max_logit) * inverse)
+
+
+# The host side: the launches for logprobs of drawn or scored tokens, from the statistics of the draw in scratch.
+#
+# The launch over groups of tiles counts ranks. The launch over rows reads 8 bytes a tile, the maximum of every 64
+# logits, and the few logits that matter. The draw of rows without filters fills in the drawn token's column itself,
+# so that N = 0 takes a launch for its ranks alone.
+#
+# An N above :data:`MOST_LOGPROBS` is left to ``torch.topk``.
+
+
+class BestSearch(NamedTuple):
+    """Constants of the search for the N best, for an N up to a limit."""
+
+    width: int
+    """Upper limit of N."""
+    candidates: int
+    """Room for candidates."""
+    warps: int
+    granules_at_once: int
+    """Granules read at once."""
+
+    def config(self, tiles: TileLaunches, vector: int, num_best: int) -> LogprobsConfig:
+        """Return the constants of the kernel."""
+        maxima, granules = _MAXIMA, tiles.count_limit * GRANULES_PER_TILE.value // _MAXIMA
+        if self.width <= _FEW:
+            # Maxima of fewer than 2 N tiles say little about the N-th value.
+            maxima, granules = (_QUARTERS if tiles.count < 2 * num_best else 0), 4
+        return LogprobsConfig(
+            VECTOR=vector,
+            TILES=tiles.count_limit,
+            MAXIMA=maxima,
+            GRANULES=granules,
+            WIDTH=self.width,
+            CANDIDATES=self.candidates,
+            GRANULES_AT_ONCE=self.granules_at_once,
+        )
+
+
+SEARCHES = (
+    BestSearch(width=64, candidates=128, warps=4, granules_at_once=16),
+    BestSearch(width=256, candidates=1024, warps=8, granules_at_once=64),
+    BestSearch(width=1024, candidates=2048, warps=8, granules_at_once=64),
+)
+MOST_LOGPROBS = SEARCHES[-1].width
+"""The largest N that a kernel orders."""
+_FEW = SEARCHES[0].width
+"""Upper limit of N that maxima of tiles bound, or of quarters of tiles; above, those of granules do."""
+_QUARTERS = 512
+"""Upper limit of quarters of tiles."""
+_MAXIMA = 4096
+"""Upper limit of maxima of one granule or of groups of granules."""
+_OPTIONS = {"num_warps": 4}
+_IDS_AT_ONCE = 64
+"""Given ids of a program."""
+_SCORED_TILES = 8
+"""Tiles of kept logits read at once for an entropy, and warps of the program."""
+
+
+class ShownTokens(NamedTuple):
+    """Arguments for the logprobs of a call's tokens: first the tensors, as kernels get them, None if not wanted."""
+
+    requested: Any
+    """[slots]: how many of the N; None: all N."""
+    token_ids: Any
+    """[rows] int64: the tokens, drawn or given to be scored."""
+    ranks: Any
+    """[rows] int64, to be filled in; of scored tokens 0."""
+    ids: Any
+    """[rows, 1 + N], to be filled in, like ``logprobs``."""
+    logprobs: Any
+    given: Any
+    """The fields of :class:`GivenIds`, of which two stand last; ids and logprobs [rows, M] are to be filled in."""
+    given_ids: Any
+    given_logprobs: Any
+    entropy: Any
+    """[rows] float32 of scored tokens, to be filled in."""
+    given_stride: Any = 0
+    num_given: Any = 0
+    complete: Callable[[], None] | None = None
+    """Does in torch what kernels do not, behind the launches but for that of scores."""
+
+
+class LogprobsLaunches:
+    """The launches for the logprobs of a variant, and the scratch between launches."""
+
+    def __init__(
+        self,
+        variant: Variant,
+        mode: LogprobsMode,
+        scratch: Scratch,
+        tiles: TileLaunches,
+        row_candidates: Callable[[Sequence[Any]], Any],
+        log_masses: int | None,
+    ) -> None:
+        """Reserve scratch and configure the kernels.
+
+        :param row_candidates: returns the fields of ``RowCandidates``, which the draw leaves if scores read any.
+        :param log_masses: index of the buffer of kept masses of rows that may keep intervals.
+        """
+        self._tiles, self._variant, self._flags = tiles, variant, mode_flags(mode)
+        self._row_candidates = row_candidates
+        self.mode, self.num_best = mode, variant.num_best or 0
+        self.is_masked = variant.has_ceiling and mode.startswith("processed")
+        """Whether the logits shown are others than those that the pass has read."""
+        self.log_masses = log_masses if self.is_masked and mode == "processed_logprobs" else None
+        """The index, if the values are shares of what is kept below a ceiling."""
+        self.counts_ranks = variant.wants_ranks and (self.is_masked or not variant.is_scored)
+        """Whether a launch counts ranks. Those of scored tokens come with the first pass, which knows no ceiling."""
+        self.by_kernel = self.num_best <= (0 if self.is_masked else MOST_LOGPROBS)
+        """Whether the kernel orders the best tokens."""
+        # The draw writes the logprob of the drawn token where no more is wanted, and a score that of its own.
+        is_alone = variant.draws_logprobs or (variant.is_scored and self.num_best == 0)
+        self._is_searched = self.by_kernel and not is_alone
+        search = next((search for search in SEARCHES if self.num_best <= search.width), SEARCHES[-1])
+        config = search.config(tiles, variant.logits.vector, self.num_best)
+        is_searched = self.num_best > 0 and self.by_kernel
+        granules = tiles.count * GRANULES_PER_TILE.value if is_searched else 0
+        candidates = search.candidates if is_searched else 0
+        self._scratch = scratch.fields((torch.int32, granules), (torch.int32, candidates))
+        ranking = {"SPAN": RANK_SPAN, "VECTOR": variant.logits.vector}
+        self._count_ranks = Launch(count_ranks, ranking, _OPTIONS)
+        self._search = Launch(row_logprobs, {"config": config}, {"num_warps": search.warps})
+        self._score = Launch(
+            score_rows,
+            {"AT_ONCE": _SCORED_TILES, "CANDIDATES": SMALL_CANDIDATES, "TILES": config.TILES},
+            {"num_warps": 4 if variant.has_entropy_sums else _SCORED_TILES},
+        )
+        self._given = Launch(given_logprobs, {"IDS": _IDS_AT_ONCE, "TILES": config.TILES}, _OPTIONS)
+
+    def steps(self, arguments: LaunchArguments, results: Sequence[Any], shown: ShownTokens) -> Iterator[Step]:
+        """Yield the launches, behind those of the draw, whose results are given."""
+        geometry, logits, params, _, scratch, _, interval = arguments
+        tiles, variant, rows = self._tiles, self._variant, geometry.size.rows
+        statistics = group(TileStatistics, tiles.statistics(scratch))
+        maxima, granules = statistics.maxima, statistics.granules
+        ceiling = None if interval is None else interval.ceiling
+        requested = group(RequestedLogprobs, (*tiles.slots(params), shown.requested))
+        kept = (None, None) if self.log_masses is None else (ceiling, scratch[self.log_masses])
+        token_ids, _, threshold, log_kept, least_kept = results
+        of_rows = token_ids, maxima, scratch[tiles.mode_sums], threshold, log_kept
+        draws, best = group(RowDraws, (*of_rows, *kept)), group(BestTokens, shown[3:5])
+        if self.counts_ranks:
+            below = ceiling if self.is_masked else None
+            ranked = shown.token_ids, maxima, granules, below, shown.ranks
+            grid = rows * -(-tiles.count // RANK_SPAN), 1, 1
+            yield self._count_ranks, grid, (logits, tiles.count, rows, requested, *ranked, self._flags)
+        if shown.num_given:
+            given = group(GivenIds, (shown.given, shown.given_stride, shown.num_given))
+            out = group(BestTokens, shown[6:8])
+            grid = rows, -(-shown.num_given // _IDS_AT_ONCE), 1
+            yield self._given, grid, (logits, tiles.count, requested, draws, given, out, self._flags)
+        if self._is_searched:
+            work = group(LogprobScratch, self._scratch(scratch))
+            # Without best tokens no granule is read, so the maxima stand in.
+            found = maxima if granules is None else granules, work, best, self._flags
+            of_row = logits, tiles.count, self.num_best, requested, draws
+            yield self._search, (rows, 1, 1), (*of_row, *found)
+        if shown.complete is not None:
+            shown.complete()
+        if variant.is_scored:
+            candidates = group(RowCandidates, self._row_candidates(scratch))
+            bound = None if variant.is_drawn else least_kept
+            scores = group(Scores, (*best, shown.ranks, shown.entropy, bound))
+            of_draw = shown.token_ids, statistics.entropy_sums, candidates, ceiling, 1 + self.num_best
+            scored = logits, tiles.count, requested, draws, *of_draw
+            yield self._score, (rows, 1, 1), (*scored, scores, self._flags)
+
+
+def mode_flags(mode: LogprobsMode) -> int:
+    """Return the steps of a mode as bits for the kernels."""
+    flags: int = 0 if mode == "raw_logits" else SCALED.value
+    flags += NORMALISED.value if mode.endswith("logprobs") else 0
+    flags += 0 if mode.startswith("raw") else TEMPERED.value
+    return flags + (PROCESSED.value if mode.startswith("processed") else 0)

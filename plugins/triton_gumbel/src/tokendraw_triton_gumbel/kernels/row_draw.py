@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 
@@ -34,6 +36,7 @@ from tokendraw_triton_gumbel.kernels.rows import (
     LEAST_KEPT,
     OWN,
     RANKED,
+    SMALL_CANDIDATES,
     CandidateLists,
     RowFilters,
     RowScale,
@@ -48,6 +51,7 @@ from tokendraw_triton_gumbel.kernels.rows import (
     slot_of,
     streams_of,
 )
+from tokendraw_triton_gumbel.kernels.tile_pass import TileLaunches
 from tokendraw_triton_gumbel.kernels.values import (
     GRANULES_PER_TILE,
     LOG2_E,
@@ -56,6 +60,8 @@ from tokendraw_triton_gumbel.kernels.values import (
     scaled,
     weigh,
 )
+from tokendraw_triton_gumbel.launch import Launch
+from tokendraw_triton_gumbel.plan import PER_ROW, Scratch, Target, Variant
 
 
 class TokenLogprobs(NamedTuple):
@@ -95,8 +101,6 @@ class RowConfig(NamedTuple):
 #
 # Reads the logits from a proven bound upwards (:mod:`.row_candidates`). :mod:`.row_candidates` applies the filters.
 
-SMALL_CANDIDATES = 128
-"""Candidates sorted at once."""
 _UNKNOWN_COUNT = tl.constexpr(2147483647)
 """Represents an uncounted number."""
 
@@ -526,3 +530,43 @@ def _write_logprob(source, row, token, slot, survey, sums, tiles, row_params, fl
     value = visible_of_token(source.base, token, scale, flags)
     tl.store(logprobs.ids + row, token.to(tl.int64))
     tl.store(logprobs.logprobs + row, value)
+
+
+# The host side: constants and scratch of the launch.
+
+
+class RowLaunch:
+    """The launch of a variant, and the scratch of what it leaves of rows."""
+
+    def __init__(self, variant: Variant, target: Target, scratch: Scratch, tiles: TileLaunches) -> None:
+        configuration, has_filters = variant.configuration, variant.params.has_filters
+        real, whole = torch.float32, torch.int32
+        self.candidates: Sequence[int | None] = [None] * 3
+        """Indices of the buffers of ``CandidateLists``."""
+        if has_filters:
+            self.candidates = [
+                scratch.reserve(dtype, SMALL_CANDIDATES, PER_ROW) for dtype in (whole, real, whole)
+            ]
+        self.lists = scratch.fields(*self.candidates)
+        self.num_candidates = self.summary = None
+        if variant.weighs_kept or variant.params.interval is not None:  # for a later launch
+            self.num_candidates = scratch.reserve(whole)
+            self.summary = scratch.fields((real, 1), (real, 1), self.num_candidates)
+        left = (self.candidates[1], self.num_candidates) if variant.weighs_kept else (None, None)
+        self.row_candidates = scratch.fields(*left)
+        """Those that a score reads."""
+        config = RowConfig(
+            HAS_FILTERS=has_filters,
+            FP64=target.fp64,
+            TILES=tiles.count_limit,
+            VECTOR=variant.logits.vector,
+            IS_ALIGNED=variant.is_aligned,
+            SMALL_CANDIDATES=SMALL_CANDIDATES,
+            GRANULES_AT_ONCE=configuration.granules_at_once,
+            ULP_STEP=variant.logits.ulp_step,
+            IS_NVIDIA=target.is_nvidia,
+        )
+        is_plain = not has_filters and variant.verify is None and not variant.draws_logprobs
+        warps = configuration.plain_row_warps if is_plain else configuration.row_warps
+        options = target.options(warps, configuration.row_registers if has_filters else None)
+        self.launch = Launch(draw_rows, {"config": config}, options)

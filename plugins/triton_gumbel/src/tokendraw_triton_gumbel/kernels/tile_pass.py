@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from tokendraw import SamplingMetadata
+from tokendraw.filters import RowMoments, filter_floors
+from tokendraw.plugin import MOMENTS, Moment
+from tokendraw_triton_gumbel.compilation import ANY_INT, FLOAT32, Pointer
 from tokendraw_triton_gumbel.kernels.large_set_passes import QUEUE_COUNTERS, ROUNDS
 from tokendraw_triton_gumbel.kernels.rows import (
     TEMPERED,
+    DraftRows,
+    RowParams,
+    TileStatistics,
     inverse_temperature,
     mode_temperature,
     row_logits,
@@ -35,6 +46,8 @@ from tokendraw_triton_gumbel.kernels.values import (
     times,
     word_ids,
 )
+from tokendraw_triton_gumbel.launch import Launch, LaunchArguments, Step, group
+from tokendraw_triton_gumbel.plan import Grid, Scratch, Target, Variant
 
 
 class MomentSums(NamedTuple):
@@ -748,3 +761,155 @@ def combine_floors(of_filter, floors, rows):
     floor = tl.where(counts, tl.minimum(floor, 0.0), float("-inf"))
     earlier = tl.load(floors + row, mask=inside & (of_filter.is_first == 0), other=float("-inf"))
     tl.store(floors + row, tl.maximum(floor, earlier), mask=inside)
+
+
+# The host side: the pass over the logits of all rows, and the launches between this and the draw of rows with filters
+# from moments. Filters compute floors from these, in torch; a launch for each filter raises the floors of the rows.
+
+_MIN_TILES = 256
+"""The least power of two of tiles that kernels are compiled for: one does for vocabularies up to 262,144."""
+_MAX_GRID_Y = 32768
+"""Grid y limit, rounded down to a power of two."""
+_WARPS = 4
+_SPREAD = {"count", "mean", "std"}
+_MOMENT_SUMS = (
+    (torch.float32, _SPREAD),
+    *[(torch.float64, _SPREAD)] * 2,
+    (torch.float32, {"entropy"}),
+    (torch.float32, {"collision"}),
+)
+"""The dtype of each of :class:`MomentSums`, and the moments that need it."""
+_NO_SUMS = MomentSums()
+
+
+class FloorArguments(NamedTuple):
+    """Arguments of the launches for filters from moments."""
+
+    moments: MomentResults
+    """To be filled in."""
+    compute: Callable[[], Iterable[FilterFloors]]
+    """Computes the floors of each filter from the moments that a launch has left."""
+
+
+def floor_arguments(
+    m: SamplingMetadata, wanted: Sequence[Moment], results: Tensor, target_rows: Tensor | None, convert: Any
+) -> FloorArguments:
+    """Return the arguments for the filters of a batch.
+
+    :param results: [moments, rows] float32, to be filled in.
+    :param target_rows: [rows] int64, to be filled in, if there are rows of drafts behind those of the metadata.
+    """
+    names, values = m.filters_per_row() or ((), results)
+    moments: dict[Moment, Tensor] = dict(zip(wanted, results.unbind(), strict=True))
+
+    def compute() -> Iterator[FilterFloors]:
+        """Call the filters.
+
+        :raises FilterError: a filter raised, or returned another form.
+        """
+        of_rows = values if target_rows is None else values.index_select(0, target_rows)
+        for number, (floor, value, off) in enumerate(filter_floors(names, of_rows, RowMoments(**moments))):
+            floors = floor.contiguous()
+            (off_bits,) = struct.unpack("i", struct.pack("f", off))
+            yield group(FilterFloors, (*convert((floors, value)), value.stride(0), off_bits, int(not number)))
+
+    return FloorArguments(group(MomentResults, convert((*map(moments.get, MOMENTS), target_rows))), compute)
+
+
+def floor_placeholders(variant: Variant) -> FloorArguments | None:
+    if not variant.params.moments:
+        return None
+    moments = [Pointer(torch.float32) if name in variant.params.moments else None for name in MOMENTS]
+    target_rows = Pointer(torch.int64) if variant.draws_drafts else None
+    floors = FilterFloors(FLOAT32, FLOAT32, *[ANY_INT] * 3)
+    return FloorArguments(group(MomentResults, (*moments, target_rows)), lambda: [floors])
+
+
+class TileLaunches:
+    """The launches of a variant, and the scratch of what they leave of tiles and rows."""
+
+    def __init__(self, variant: Variant, target: Target, scratch: Scratch) -> None:
+        configuration, logits = variant.configuration, variant.logits
+        self._has_row_index = variant.params.dtypes[1] is not None
+        self.count = -(-variant.vocab_size // TILE_SIZE.value)
+        self.count_limit = max(_MIN_TILES, 1 << (self.count - 1).bit_length())
+        """The power of two that kernels are compiled for."""
+        of_tiles = torch.float32, self.count
+        self.maxima, self.sums = scratch.reserve(*of_tiles), scratch.reserve(*of_tiles)
+        raw_sums = scratch.reserve(*of_tiles) if variant.has_second_sums else None
+        self.mode_sums = self.sums if not variant.has_raw_sums or raw_sums is None else raw_sums
+        """The sums by which the logprobs mode normalises, behind all launches of the draw."""
+        self.entropy_sums = scratch.reserve(*of_tiles) if variant.has_entropy_sums else None
+        self.granules = None
+        if variant.params.has_filters or (
+            variant.has_logprobs and (variant.num_best != 0 or variant.wants_ranks)
+        ):
+            self.granules = scratch.reserve(logits.dtype, self.count * GRANULES_PER_TILE.value)
+        self.statistics = scratch.fields(self.maxima, self.sums, raw_sums, self.granules, self.entropy_sums)
+        # The draw gets none of the statistics that only logprobs read: so it is one kernel with them and without.
+        granules = self.granules if variant.params.has_filters else None
+        self.weighed = scratch.fields(self.maxima, self.sums, None, granules, None)
+        self._sums = scratch.fields(
+            *[
+                (dtype, self.count) if readers.intersection(variant.params.moments) else None
+                for dtype, readers in _MOMENT_SUMS
+            ]
+        )
+        self._floor = scratch.reserve(torch.float32) if variant.params.moments else 0
+        itemsize = logits.dtype.itemsize
+        self._span = configuration.span(itemsize)
+        config = TileConfig(
+            SPAN=self._span,
+            VECTOR=logits.vector,
+            IS_ALIGNED=variant.is_aligned,
+            IS_NVIDIA=target.is_nvidia,
+            IS_RAW=variant.has_entropy_sums and variant.is_tempered_last and variant.has_raw_sums,
+        )
+        registers = None
+        if variant.has_second_sums and not variant.has_entropy_sums and not variant.params.moments:
+            registers = configuration.raw_registers(itemsize)
+        options = target.options(configuration.tile_warps, registers)
+        self._pass = Launch(tile_statistics, {"config": config}, options)
+        self._row_moments = Launch(row_moments, {"TILES": self.count_limit}, target.options(_WARPS))
+        self._combine_floors = Launch(combine_floors, {}, target.options(_WARPS))
+
+    def grid(self, rows: int) -> Grid:
+        """Return the grid of the pass: row ``y + z * grid y``, if in range."""
+        return -(-self.count // self._span), min(rows, _MAX_GRID_Y), -(-rows // _MAX_GRID_Y)
+
+    def slots(self, params: RowParams) -> tuple[Any, Any]:
+        """Return the temperatures of the slots, and the slot of each row; None where there are none."""
+        return params.temperature, params.row_index if self._has_row_index else None
+
+    def step(
+        self,
+        arguments: LaunchArguments,
+        rows: tuple[Any, ...],
+        statistics: TileStatistics,
+        temperatures: tuple[Any, Any],
+        ranked: RankedTokens,
+        cleared: tuple[Any, Any],
+    ) -> Step:
+        """Return the pass over the logits.
+
+        :param temperatures: of the slots, and others of which sums are wanted, too.
+        :param cleared: the work queue for large sets, and counters of a verification [rows], set to 0.
+        """
+        index = arguments.params.row_index if self._has_row_index else None
+        sums = _NO_SUMS if arguments.floors is None else group(MomentSums, self._sums(arguments.scratch))
+        of_tiles = *rows, *temperatures, index, statistics, sums, ranked, *cleared
+        return self._pass, arguments.geometry.tile_grid, of_tiles
+
+    def floor_steps(self, arguments: LaunchArguments, params: RowParams, drafts: DraftRows) -> Iterator[Step]:
+        """Yield the launches for moments and floors [rows] float32, which :meth:`floor` has."""
+        geometry, scratch, floors = arguments.geometry, arguments.scratch, arguments.floors
+        statistics = group(TileStatistics, self.weighed(scratch))
+        sums = group(MomentSums, self._sums(scratch))
+        moments = drafts, geometry.counts, *self.slots(params), statistics, sums, floors.moments
+        yield self._row_moments, geometry.row_grid, moments
+        grid = (-(-geometry.counts.rows // ROWS_PER_PROGRAM.value), 1, 1)
+        for of_filter in floors.compute():
+            yield self._combine_floors, grid, (of_filter, scratch[self._floor], geometry.counts.rows)
+
+    def floor(self, scratch: Sequence[Any]) -> Any:
+        return scratch[self._floor]
