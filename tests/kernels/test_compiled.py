@@ -190,6 +190,16 @@ def test_masks_store_vectors_of_16_bytes_and_prefetch_partial_vectors_at_any_ali
     assert "ld.global.v4" not in code  # what a vector holds is not read, so it cannot be written back
 
 
+def test_every_launch_says_whether_products_are_fused(kernels):
+    """Tokens depend on it, and what Triton does unasked changes from release to release."""
+    drawn("sm_90", replace(FILTERED, filters=MOMENTS, logprobs=3, xtc_probability=1.0))
+    edited("sm_90", **EVERYTHING)
+    fused = {name: named["enable_fp_fusion"] for name, each in kernels.items() for _, _, named in each.calls}
+    assert fused.pop("process_logits") is False
+    assert set(fused.values()) == {True}
+    assert len(fused) >= 8
+
+
 @pytest.mark.slow
 def test_products_are_rounded_before_they_are_subtracted_and_quotients_as_in_ieee_754(kernels):
     """The bits equal other providers' bits. The compiler's default options would fuse products."""

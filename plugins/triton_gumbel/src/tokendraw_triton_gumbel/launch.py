@@ -59,7 +59,8 @@ class Launch:
     )
 
     def __init__(self, kernel: Any, constants: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        self.kernel, self.constants, self.options = kernel, constants, options
+        # Tokens depend on it, and Triton 3.9 announces another default for 3.10.
+        self.kernel, self.constants, self.options = kernel, constants, {"enable_fp_fusion": True, **options}
         self._constants = tuple(constants.values())
         self._compiled: Any = None
 

@@ -114,7 +114,7 @@ class LargeRow(NamedTuple):
 
 # Layout of a row's state between its passes: indices of its floats and of its integers, and the goals of passes.
 
-STATE_REALS = tl.constexpr(32)
+STATE_REALS = tl.constexpr(16)
 """Floats a row. The first four are the pivots of the current pass, descending."""
 LOW = tl.constexpr(4)
 HIGH = tl.constexpr(5)
@@ -134,8 +134,6 @@ KTH_LOW = tl.constexpr(14)
 """The low end of the k-th value's bracket at which the search for the nucleus began."""
 LOWER_LIMIT = tl.constexpr(15)
 """A value that the threshold is known to reach."""
-OTHER_PIVOTS = tl.constexpr(16)
-"""Room for four more pivots."""
 
 STATE_INTS = tl.constexpr(16)
 """Integers a row."""
@@ -925,17 +923,6 @@ def announce_first_pass(
         begin_pivots(
             source, granules, num_granules, scale, low, goal_amount, by_mass, by_maxima, reals, ULP_STEP
         )
-        if goal == FIND_LARGER:
-            other_pivots = reals + OTHER_PIVOTS
-            by_mass = goal == FIND_LARGER
-            begin_pivots(
-                source, granules, num_granules, scale, low, target, by_mass, by_maxima, other_pivots, ULP_STEP
-            )
-            tl.debug_barrier()  # both sets of pivots were written, by some threads
-            pivots = load_pivots(other_pivots)
-            if pivots.p1 > tl.load(reals + 1):
-                tl.debug_barrier()  # that was read
-                write_pivots(reals, pivots, low, max_logit, ULP_STEP)
         if by_maxima.to(tl.int32) + (k > 0).to(tl.int32) > 0:
             tl.debug_barrier()  # the pivots were written
             pivots = load_pivots(reals)
