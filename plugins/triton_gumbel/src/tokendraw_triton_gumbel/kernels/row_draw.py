@@ -23,7 +23,7 @@ from tokendraw_triton_gumbel.kernels.row_candidates import (
     bound_by_tiles,
     draw_candidate,
     draw_in_tile,
-    least_kept_candidate,
+    keep_by_comparison,
     list_candidates,
     list_granules,
     load_candidates,
@@ -89,11 +89,13 @@ class RowConfig(NamedTuple):
     IS_ALIGNED: bool
     """Whether every row begins at a multiple of 16 bytes."""
     SMALL_CANDIDATES: int
-    """Candidates sorted at once."""
+    """Candidates compared all with all."""
     GRANULES_AT_ONCE: int
     """Granules read at once."""
     ULP_STEP: int
     """Float32 keys from one value of the logits' dtype to the next: 65536 of bfloat16, otherwise 1."""
+    BY_FACTORS: bool
+    """Whether to compare candidates by factors, with more registers. NVIDIA."""
     IS_NVIDIA: bool
 
 
@@ -175,7 +177,7 @@ def draw_small_set(
         if required_mass > 0:
             is_enough = (tl.sum(weigh(x, scale.max_logit, scale.scale), 0) >= required_mass).to(tl.int32)
         if is_enough > 0:
-            kept = x >= least_kept_candidate(x, scale, filters, N)
+            kept = keep_by_comparison(x, num_found, scale, filters, N, config.BY_FACTORS)
             mass_of_kept = tl.sum(tl.where(kept, weigh(x, scale.max_logit, scale.scale), 0.0), 0)
             tl.device_assert(mass_of_kept >= required_mass * NEARLY_ONE, "a nucleus of less than p")
             token = tl.full((), 0, tl.int32)
@@ -201,11 +203,11 @@ def draw_small_set(
 # from where a bound is proven, or where their own mass has been compared with p.
 
 _MAX_K = tl.constexpr(112)
-"""Largest k whose candidates are collected here: some more logits than k reach a bound, and 128 are sorted."""
+"""Largest k whose candidates are collected here: some more logits than k reach a bound, and 128 are compared."""
 _FIRST_TOKENS = tl.constexpr(48)
 """Number of tokens in the first try, where top-p alone filters."""
 _MAX_TOKENS = tl.constexpr(112.0)
-"""Approximate number of tokens in the second try: few enough to sort at once."""
+"""Approximate number of tokens in the second try: few enough to compare all with all."""
 _RETRY_MASS_SHARE = tl.constexpr(0.93)
 """Least estimated share of the nucleus in the first try that justifies a second."""
 _MIN_MASS_SHARE = tl.constexpr(0.97)
@@ -564,6 +566,7 @@ class RowLaunch:
             SMALL_CANDIDATES=SMALL_CANDIDATES,
             GRANULES_AT_ONCE=configuration.granules_at_once,
             ULP_STEP=variant.logits.ulp_step,
+            BY_FACTORS=target.is_nvidia and configuration.row_registers is None,
             IS_NVIDIA=target.is_nvidia,
         )
         is_plain = not has_filters and variant.verify is None and not variant.draws_logprobs

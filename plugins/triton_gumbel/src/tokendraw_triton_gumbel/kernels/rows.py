@@ -98,7 +98,7 @@ class RowParams(NamedTuple):
 
 
 SMALL_CANDIDATES = 128
-"""Candidates of a row that are sorted at once."""
+"""Candidates of a row compared all with all."""
 
 
 class CandidateLists(NamedTuple):

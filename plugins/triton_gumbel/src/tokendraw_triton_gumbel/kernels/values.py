@@ -50,6 +50,17 @@ def reaches(x, bound, IS_NVIDIA: tl.constexpr):
         return (x >= bound).to(tl.float32)
 
 
+@triton.jit
+def exceeds(x, bound, IS_NVIDIA: tl.constexpr):
+    """Return 1.0 where ``x`` is greater than ``bound``, else 0.0, also of NaN."""
+    if IS_NVIDIA:
+        return tl.inline_asm_elementwise(
+            "set.gt.f32.f32 $0, $1, $2;", "=f,f,f", [x, bound], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return (x > bound).to(tl.float32)
+
+
 # Maps float32 to int32 keys of the same order, for searches by halving. Reads and writes nothing.
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
