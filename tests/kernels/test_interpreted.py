@@ -82,6 +82,11 @@ def test_every_row_is_that_of_float64(name):
 
 
 @pytest.mark.slow
+def test_what_a_row_keeps_has_the_same_bits_under_every_seed():
+    assert interpreted("directed", "kept_by_seed") == []
+
+
+@pytest.mark.slow
 def test_chains_in_vocabularies_of_many_tiles_are_those_of_float64():
     assert interpreted("directed", "chains") >= 24
 

@@ -116,6 +116,36 @@ LARGE_SETS = [
 ]
 
 
+def large_rows(rng, size):
+    """Rows [size] whose kept sets are large, by name."""
+    ranks = np.arange(size)
+    return {
+        "ascending": ranks / size * 4,
+        "descending": ranks[::-1] / size * 4,
+        "mostly dropped": np.where(rng.random(size) < 0.6, -np.inf, rng.normal(0, 0.5, size)),
+        "flat": rng.uniform(0, 0.1, size),
+        "gaussian": rng.normal(0, 0.5, size),
+        "tied": rng.integers(0, 6, size) * 0.25,
+        "two values": (rng.random(size) < 0.4) * 1.0,
+        "all equal": np.full(size, 3.5),
+        "heavy below the floor": np.select((ranks == 5, ranks < 500, ranks < 1024), (1.25, 0.75, 0.5), 1.0),
+    }
+
+
+def kept_by_seed(seeds=12):
+    """Return the large kept sets whose threshold or mass has other bits under another seed."""
+    apart = []
+    for name, row in large_rows(np.random.default_rng(2), 5003).items():
+        logits = torch.from_numpy(np.tile(row, (seeds, 1))).float()
+        for each in LARGE_SETS:
+            requests = [replace(each, seed=seed, logprobs=0) for seed in range(seeds)]
+            metadata = SamplingMetadata.from_params(requests, positions=[0] * seeds)
+            output = sampler("raw_logits").sample(logits, metadata)
+            if len(output.log_kept_mass.unique()) + len(output.threshold.unique()) > 2:
+                apart.append(f"{name}: {each}")
+    return apart
+
+
 def large_sets(how):
     """Rows with more kept tokens than a program's registers hold: every kind of threshold, with ties.
 
@@ -133,18 +163,7 @@ def large_sets(how):
     if how == "no lists":
         large_set_passes.MAX_COLLECTED = large_set_passes.MAX_EXPECTED = tl.constexpr(1)
         large_set_passes.MOST_EXPECTED, large_set._MAX_SET = tl.constexpr(0), tl.constexpr(0)
-    ranks = np.arange(size)
-    families = {
-        "ascending": ranks / size * 4,
-        "descending": ranks[::-1] / size * 4,
-        "mostly dropped": np.where(rng.random(size) < 0.6, -np.inf, rng.normal(0, 0.5, size)),
-        "flat": rng.uniform(0, 0.1, size),
-        "gaussian": rng.normal(0, 0.5, size),
-        "tied": rng.integers(0, 6, size) * 0.25,
-        "two values": (rng.random(size) < 0.4) * 1.0,
-        "all equal": np.full(size, 3.5),
-        "heavy below the floor": np.select((ranks == 5, ranks < 500, ranks < 1024), (1.25, 0.75, 0.5), 1.0),
-    }
+    families = large_rows(rng, size)
     half = int(how == "all passes")
     for number, family in enumerate(families.values()):
         requests = [

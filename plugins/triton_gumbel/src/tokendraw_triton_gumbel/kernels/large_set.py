@@ -299,22 +299,28 @@ def finish_pass(row, rows, scratch, queue, flags, out, config: tl.constexpr):
     max_logit = tl.load(reals + passes.MAX_LOGIT)
     is_first = ((goal == passes.KTH_THEN_NUCLEUS) | (goal == passes.FLOOR_THEN_NUCLEUS)).to(tl.int32)
     is_drawn = tl.full((), 0, tl.int32)
+    kept_mass = tl.full((), 0.0, tl.float32)
     is_ready = is_weighing * tl.where(is_first > 0, is_exact * (bracket.low >= max_logit).to(tl.int32), 1)
     if is_weighing == 0:
-        threshold, is_exact = find_in_bracket(row, goal, is_known, scratch, out, config)
+        threshold, kept_mass, is_exact = find_in_bracket(row, goal, is_known, scratch, config)
         if is_exact > 0:
             column = tl.load(ints + passes.SLOT) * passes.COLUMNS
             bracket = Bracket(threshold, threshold, column, column)
         is_drawn = is_exact * is_known
         is_ready = is_exact * (1 - is_known) * (1 - is_first)
     if num_passes == passes.ROUNDS:
-        # Not reached: see there. The launch has to end in any case.
+        # Never reached, as :data:`~.large_set_passes.ROUNDS` says; the launch has to end in any case.
         is_exact = tl.full((), 1, tl.int32)
         is_ready = 1 - is_drawn
     if is_ready > 0:
         is_drawn = draw_from_bracket(row, bracket, is_exact, flags, out, config)
+    if ((flags & EXACT) != 0).to(tl.int32) * (1 - is_weighing) * is_drawn > 0:
+        tl.debug_barrier()  # the draw wrote the same from the weights of tiles, whose sum has other bits
+        tl.store(out.threshold, bracket.low)
+        tl.store(out.log_kept, tl.log(tl.minimum(kept_mass / tl.load(reals + passes.MASS), 1.0)))
     low, high, low_column, high_column = bracket.low, bracket.high, bracket.low_column, bracket.high_column
-    # Whether the token is known, but not the threshold that the flags ask for.
+    # Whether the token is known, but not the threshold that the flags ask for. Which passes follow does not depend on
+    # it: what a row keeps has the same bits under every seed.
     is_known = ((flags & EXACT) != 0).to(tl.int32) * is_weighing * is_drawn * (1 - is_exact)
     is_drawn -= is_known
     is_bracketed = ((low_column >= 0) & (high_column >= 0)).to(tl.int32)
@@ -332,8 +338,9 @@ def finish_pass(row, rows, scratch, queue, flags, out, config: tl.constexpr):
                 elif goal != passes.FIND_LARGER:
                     num_inside = num_kept - row_sum(row, high_column, passes.COUNT_COLUMN, TILES)
                     is_collecting = (num_inside <= passes.MAX_COLLECTED).to(tl.int32)
-        elif is_bracketed * has_target * (is_known + (num_passes >= _MIN_PASSES).to(tl.int32)) > 0:
-            is_collecting = may_collect(row, bracket, TILES)
+        elif ((flags & EXACT) != 0) | (num_passes >= _MIN_PASSES):
+            if is_bracketed * has_target > 0:
+                is_collecting = may_collect(row, bracket, TILES)
     if is_drawn == 0:
         is_guessing = (num_passes < passes.MOST_GUESSES).to(tl.int32)
         is_nucleus_next = is_first * (is_exact + is_bracketed * is_guessing * (num_passes > 1).to(tl.int32))
@@ -357,7 +364,7 @@ def finish_pass(row, rows, scratch, queue, flags, out, config: tl.constexpr):
                 low, high = tl.load(reals + passes.KTH_LOW), tl.full((), float("inf"), tl.float32)
                 low_column = tl.full((), -1, tl.int32)
                 high_column = low_column
-            place_pivots(row, Bracket(low, high, low_column, high_column), goal, config)
+            place_pivots(row, Bracket(low, high, low_column, high_column), goal, num_passes, config)
         store_bracket(row, low, high, low_column, high_column)
         tl.store(ints + passes.GOAL, goal)
         tl.store(ints + passes.ROUND, num_passes)

@@ -58,10 +58,12 @@ LATER = tl.constexpr(96)
 """More counters: tickets drawn, rows drawn, passes announced after the first of each row. Each has a cache line of its
 own, since programs wait for one counter while another changes."""
 ROUNDS = tl.constexpr(64)
-"""Limit of passes of a row. It takes no more: :data:`MOST_GUESSES`, and behind these, of the k-th value and then of the
-nucleus, 14 that divide 2 ** 32 values by 5 each, and as many that collected in vain."""
+"""Limit of passes of a row, which takes 60 at most: one that collects the set; 6 of guessed pivots; 15 of even ones for
+the k-th value, and one guess and 15 for the nucleus behind it. Even pivots leave a fifth of the 2 ** 32 values, rounded
+up, and two fifths where nothing is known of the low end. A pass for a nucleus may be followed by one that collects in
+vain, where weights are too small to add up; numbers are exact, and nothing is collected for them in vain."""
 MOST_GUESSES = tl.constexpr(6)
-"""Passes of a row whose pivots are guessed."""
+"""Passes whose pivots are guessed; the next ones have even pivots."""
 
 
 class RowState(NamedTuple):
@@ -83,7 +85,7 @@ class PassResults(NamedTuple):
 
 
 class LargeWork(NamedTuple):
-    """What launch 2 leaves to launch 3: :class:`CandidateLists` are the scratch of the rows that it draws itself."""
+    """What launch 2 leaves to launch 3; :class:`~.rows.CandidateLists` are the scratch of rows that it draws itself."""
 
     lists: Any
     queue: Any
@@ -1125,8 +1127,8 @@ def start_nucleus(row, bracket, is_exact, goal, config: tl.constexpr):
 
 
 @triton.jit
-def place_pivots(row, bracket, goal, config: tl.constexpr):
-    """Write four pivots inside the bracket."""
+def place_pivots(row, bracket, goal, num_passes, config: tl.constexpr):
+    """Write four pivots inside the bracket, behind ``num_passes`` passes."""
     TILES: tl.constexpr = config.TILES
     reals, ints = row.reals, row.ints
     offset = tl.where((goal == FIND_KTH) | (goal == KTH_THEN_NUCLEUS), COUNT_COLUMN, 0)
@@ -1137,12 +1139,11 @@ def place_pivots(row, bracket, goal, config: tl.constexpr):
     target = tl.where(offset > 0, tl.load(ints + K).to(tl.float32), mass)
     scale = _scale_of(reals)
     pivots = load_pivots(reals)
-    num_passes = tl.load(ints + ROUND)
     if num_passes < MOST_GUESSES:
         tied_value = only_value(load_sample(row.source), bracket.low, bracket.high)
         width = pivots.p0 - pivots.p3
         pivots = next_pivots(
-            bracket, at_low, at_high, target, scale, width, tied_value, num_passes == 0, config.ULP_STEP
+            bracket, at_low, at_high, target, scale, width, tied_value, num_passes == 1, config.ULP_STEP
         )
     else:
         pivots = _even_pivots(bracket, scale.max_logit)
@@ -1382,11 +1383,12 @@ def weigh_listed_tiles(row, values, count, threshold, slot, high_column, TILES: 
 
 
 @triton.jit(noinline=True)
-def find_in_bracket(row, goal, is_known, scratch, out, config: tl.constexpr):
-    """Find the threshold among the collected logits of its bracket; return (the threshold; whether the list held all).
+def find_in_bracket(row, goal, is_known, scratch, config: tl.constexpr):
+    """Find the threshold among the collected logits of its bracket.
 
-    Where the token is known, writes the threshold and the kept mass. Elsewhere writes the weight of each tile from the
-    threshold upwards into the first column of the row's slot, and the number of logits into the first of its counts.
+    Returns (the threshold; the mass from there upwards; whether the list held all). Unless the token is known, writes
+    the weight of each tile from the threshold upwards into the first column of the row's slot, and the number of logits
+    into the first of its counts.
 
     :param goal: of the search: the mass of the bracket's nucleus, or else its k-th value.
     :param scratch: [MAX_COLLECTED] float32.
@@ -1395,6 +1397,7 @@ def find_in_bracket(row, goal, is_known, scratch, out, config: tl.constexpr):
     count = tl.load(ints + NUM_COLLECTED)
     fits = (count <= MAX_COLLECTED).to(tl.int32)
     threshold = tl.load(reals + LOW)
+    kept_mass = tl.full((), 0.0, tl.float32)
     if fits > 0:
         copy_logits(row.source.base, row.collected, count, scratch)
         max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
@@ -1407,11 +1410,8 @@ def find_in_bracket(row, goal, is_known, scratch, out, config: tl.constexpr):
         threshold, mass, number = find_edge(
             scratch, count, threshold, missing, by_mass, max_logit, scale, config.ULP_STEP
         )
-        if is_known > 0:
-            tl.store(out.threshold, threshold)
-            kept_mass = (mass_above.to(tl.float64) + mass.to(tl.float64) / UNITS).to(tl.float32)
-            tl.store(out.log_kept, tl.log(tl.minimum(kept_mass / tl.load(reals + MASS), 1.0)))
-        else:
+        kept_mass = (mass_above.to(tl.float64) + mass.to(tl.float64) / UNITS).to(tl.float32)
+        if is_known == 0:
             slot = tl.load(ints + SLOT)
             weigh_listed_tiles(row, scratch, count, threshold, slot, high_column, config.TILES)
             tile = tl.arange(0, config.TILES)
@@ -1422,4 +1422,4 @@ def find_in_bracket(row, goal, is_known, scratch, out, config: tl.constexpr):
                 mask=tile < tiles,
             )
             tl.debug_barrier()  # the numbers are read by other threads
-    return threshold, fits
+    return threshold, kept_mass, fits
