@@ -59,8 +59,10 @@ class Launch:
     )
 
     def __init__(self, kernel: Any, constants: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        # Tokens depend on it, and Triton 3.9 announces another default for 3.10.
-        self.kernel, self.constants, self.options = kernel, constants, {"enable_fp_fusion": True, **options}
+        # Tokens depend on fused products, and Triton 3.9 announces another default for 3.10. Integers wrap on purpose:
+        # a debug build of Triton would stop there.
+        always = {"enable_fp_fusion": True, "sanitize_overflow": False}
+        self.kernel, self.constants, self.options = kernel, constants, {**always, **options}
         self._constants = tuple(constants.values())
         self._compiled: Any = None
 

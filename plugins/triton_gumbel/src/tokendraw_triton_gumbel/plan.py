@@ -250,7 +250,9 @@ class Scratch:
 
 # Variants of calls: the properties in the choice of kernels, without sizes and addresses.
 
-LOGITS, COUPLED = row_params.LOGITS.value, row_params.COUPLED.value
+CHOSEN, LOGITS, PROBS, COUPLED = (
+    kind.value for kind in (row_params.CHOSEN, row_params.LOGITS, row_params.PROBS, row_params.COUPLED)
+)
 """Kinds of drafts."""
 
 

@@ -17,10 +17,19 @@ from tokendraw import (
 from tokendraw.plugin import VerifyMode, log_kept_mass_by_step, logprobs_by_step
 from tokendraw_triton_gumbel.compiled_calls import SAMPLED_SCORE, SCORE, CallCache
 from tokendraw_triton_gumbel.kernels import rows as row_params
-from tokendraw_triton_gumbel.kernels.rows import CHOSEN, COUPLED, LOGITS, PROBS, DrawResults
+from tokendraw_triton_gumbel.kernels.rows import DrawResults
 from tokendraw_triton_gumbel.kernels.verify import VerifyArguments
 from tokendraw_triton_gumbel.launch import LaunchDevice, group
-from tokendraw_triton_gumbel.plan import RowAccess, Target, VerifyVariant, with_unit_stride
+from tokendraw_triton_gumbel.plan import (
+    CHOSEN,
+    COUPLED,
+    LOGITS,
+    PROBS,
+    RowAccess,
+    Target,
+    VerifyVariant,
+    with_unit_stride,
+)
 
 # Outputs of batches without rows, drawn or scored, and of verifications without requests.
 

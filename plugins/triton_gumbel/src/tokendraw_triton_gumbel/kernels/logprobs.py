@@ -259,7 +259,7 @@ def search_edge(
         start = 0
         while start < count:
             x, _ = _load_granules(row, granule_list, start, count, VECTOR, AT_ONCE)
-            flat = tl.reshape(x, (AT_ONCE * GRANULE_SIZE,), can_reorder=True)
+            flat = tl.reshape(x, (AT_ONCE * GRANULE_SIZE,))
             counts += tl.sum((flat[:, None] >= pivot).to(tl.int32), 0)
             start += AT_ONCE
         low_key, high_key, number = _narrow_bracket(low_key, high_key, number, pivots, counts, n)
