@@ -426,7 +426,7 @@ def chains():
                 ids[0] = 7919 % size
                 batch.target[i][0, ids[0]] -= 5.0
         backend = sampler(gumbel_dtype=noise)
-        backend._target = backend._target._replace(processors=processors)
+        backend._calls.target = backend._calls.target._replace(processors=processors)
         found = chains_of(batch.verify(backend, kind, mode=mode))
         count += sum(batch.agrees(i, tokens, kind, mode=mode, dtype=noise) for i, tokens in enumerate(found))
     return count

@@ -89,6 +89,9 @@ class LargeSetConfig(NamedTuple):
 
 
 # Bounds a row's threshold by a bracket, and narrows the bracket after each pass.
+#
+# That a tile weighs no less from a lower value upwards holds of the float32 sums of a pass, too: all pivots' sums of a
+# tile add up in one order, where one has a weight another has it or 0, and rounding keeps the order.
 
 
 class Bracket(NamedTuple):
@@ -297,17 +300,20 @@ def finish_pass(row, rows, scratch, queue, flags, out, config: tl.constexpr):
     num_passes = tl.load(ints + passes.ROUND) + 1
     bracket, is_exact = bracket_after_pass(row, goal, is_weighing, config)
     max_logit = tl.load(reals + passes.MAX_LOGIT)
-    is_first = ((goal == passes.KTH_THEN_NUCLEUS) | (goal == passes.FLOOR_THEN_NUCLEUS)).to(tl.int32)
+    # Whether the filter that is searched for comes before the nucleus.
+    precedes_nucleus = ((goal == passes.KTH_THEN_NUCLEUS) | (goal == passes.FLOOR_THEN_NUCLEUS)).to(tl.int32)
     is_drawn = tl.full((), 0, tl.int32)
     kept_mass = tl.full((), 0.0, tl.float32)
-    is_ready = is_weighing * tl.where(is_first > 0, is_exact * (bracket.low >= max_logit).to(tl.int32), 1)
+    is_ready = is_weighing * tl.where(
+        precedes_nucleus > 0, is_exact * (bracket.low >= max_logit).to(tl.int32), 1
+    )
     if is_weighing == 0:
         threshold, kept_mass, is_exact = find_in_bracket(row, goal, is_known, scratch, config)
         if is_exact > 0:
             column = tl.load(ints + passes.SLOT) * passes.COLUMNS
             bracket = Bracket(threshold, threshold, column, column)
         is_drawn = is_exact * is_known
-        is_ready = is_exact * (1 - is_known) * (1 - is_first)
+        is_ready = is_exact * (1 - is_known) * (1 - precedes_nucleus)
     if num_passes == passes.ROUNDS:
         # Never reached, as :data:`~.large_set_passes.ROUNDS` says; the launch has to end in any case.
         is_exact = tl.full((), 1, tl.int32)
@@ -343,7 +349,9 @@ def finish_pass(row, rows, scratch, queue, flags, out, config: tl.constexpr):
                 is_collecting = may_collect(row, bracket, TILES)
     if is_drawn == 0:
         is_guessing = (num_passes < passes.MOST_GUESSES).to(tl.int32)
-        is_nucleus_next = is_first * (is_exact + is_bracketed * is_guessing * (num_passes > 1).to(tl.int32))
+        is_nucleus_next = precedes_nucleus * (
+            is_exact + is_bracketed * is_guessing * (num_passes > 1).to(tl.int32)
+        )
         if is_collecting > 0:
             tl.store(ints + passes.GOAL_BEFORE, goal)
             tl.store(ints + passes.NUM_COLLECTED, 0)
@@ -407,6 +415,7 @@ def finish_collected_set(row, rows, scratch, queue, flags, out, config: tl.const
             tl.store(out.least_kept, least_kept(row.source, row.maxima, row.tiles, least, is_exact))
         finish_row(queue)
     else:
+        # Of a first pass alone: a set that a later pass collects begins at LOWER_LIMIT and fits.
         tl.store(reals + passes.LOW, tl.load(reals + passes.LOWER_LIMIT))
         tl.store(ints + passes.GOAL, tl.load(ints + passes.GOAL_BEFORE))
         tl.store(ints + passes.ROUND, 1)

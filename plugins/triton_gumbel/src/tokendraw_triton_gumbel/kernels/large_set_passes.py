@@ -283,7 +283,8 @@ def write_pivots(reals, pivots, low, max_logit, ULP_STEP: tl.constexpr):
 
 # Distributes work among programs by tickets: one for each part of a pass, once the pass is announced.
 #
-# A program waits only for running programs, so the launch ends even if the device cannot hold all programs at once.
+# A program waits only for running programs, so the launch ends even if the device cannot hold all programs at once:
+# tickets come in order, so the parts of every pass that was announced before have been taken by programs that run.
 
 
 @triton.jit

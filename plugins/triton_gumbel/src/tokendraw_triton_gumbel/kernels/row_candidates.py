@@ -29,8 +29,8 @@ from tokendraw_triton_gumbel.kernels.values import (
 # Computes bounds below which no token is kept, from maxima of tiles, or of granules where tiles prove too little.
 #
 # A maximum is a token, so at least as many tokens reach a value as maxima do: if k maxima reach it, the threshold of
-# top-k is not below. Maxima of tiles are compared in registers, twice, with 32 pivots at once; maxima of granules are
-# read anew for each comparison, with 4.
+# top-k is not below. Maxima of tiles are compared in registers, twice with 32 pivots at once, of more than 512 tiles
+# three times with 8; maxima of granules are read anew for each comparison, with 4.
 
 _GRANULE_TURNS = tl.constexpr(5)
 """Comparisons with all granules; the first tells whether more are useful."""

@@ -101,7 +101,10 @@ class RowConfig(NamedTuple):
 
 # Draws a row that keeps few tokens: collects candidates, and does everything else in registers.
 #
-# Reads the logits from a proven bound upwards (:mod:`.row_candidates`). :mod:`.row_candidates` applies the filters.
+# Reads the logits from a bound upwards, and applies the filters to them, by :mod:`.row_candidates`. That is right
+# because no kept token lies below: with top-k at least k maxima, which are tokens, reach the bound, and what comes
+# behind top-k looks at what that keeps; a floor is a bound itself; and with top-p alone what reaches it is weighed
+# first, and left to :mod:`.large_set` if it weighs less than p of the row.
 
 _UNKNOWN_COUNT = tl.constexpr(2147483647)
 """Represents an uncounted number."""
@@ -348,10 +351,10 @@ def draw_filtered(row, survey, inverse, filters, key, flags, wants_token, work, 
 
 # Launch 2, the draw of a row: a tile by its log-sum-exp plus noise, then a token in that tile.
 #
-# Reads 8 bytes a tile and one tile of logits a row; for a row with filters also the maxima of its granules and the
-# granules that may hold a kept token. Writes 9 bytes a row. One program a row; greedy rows take the same path without
-# noise. A row with more than 128 candidates, or some 110 kept tokens with top-p alone, is left to
-# :mod:`.large_set`.
+# Reads 8 bytes a tile and, of a row without filters, one tile of logits; of a row with filters the maxima of its
+# granules, the granules that may hold a kept token, and the candidates in them again. Writes 9 bytes a row, and as
+# scratch two lists of 128. One program a row; greedy rows take the same path without noise. A row with more than 128
+# candidates, or some 110 kept tokens with top-p alone, is left to :mod:`.large_set`.
 
 
 @triton.jit(do_not_specialize=["counts", "flags"])

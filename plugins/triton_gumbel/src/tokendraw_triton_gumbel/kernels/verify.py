@@ -491,7 +491,7 @@ def judge_drafts(request, batch, counters, config: tl.constexpr):
     return Steps(first_row, num_drafts, draft_ids, is_judged, is_accepted, is_valid, ratio, u)
 
 
-# Judges the drafts of a block together; see :mod:`tokendraw_native.verify` for the formulas.
+# Judges the drafts of a block together; the plugin native has the formulas, in `tokendraw_native.verify`.
 #
 # The target's p counts by the share r of the drafts before it, so each row of a block has a residual of its own.
 # ``weigh_blocks`` weighs the residuals of all rows: 8 bytes a tile, or one number of a row that keeps few tokens.
