@@ -104,7 +104,7 @@ def function():
 def native(monkeypatch):
     monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
     if importlib.util.find_spec("triton") is not None:
-        monkeypatch.setattr("tokendraw_vllm._v2_draft_kernels.keep_logits", vllm_stand_in.keep_logits)
+        monkeypatch.setattr("tokendraw_vllm.v2.draft_kernels.keep_logits", vllm_stand_in.keep_logits)
 
 
 @pytest.fixture
@@ -430,11 +430,11 @@ def test_beside_other_ranks_a_call_that_raises_raises_on_its_rank(
     ("raises", "place"),
     [
         ("tokendraw_vllm._replacement._plugin_of", "draws"),
-        ("tokendraw_vllm._v2_loading.example_batches", "draws"),
-        ("tokendraw_vllm._v2_loading.max_best_of", "draws"),
-        ("tokendraw_vllm._v2_logprobs.Scorer", "scoring"),
-        ("tokendraw_vllm._v2_edits.Processor", "edits"),
-        ("tokendraw_vllm._v2_edits.Mirror", "edits"),
+        ("tokendraw_vllm.v2.loading.example_batches", "draws"),
+        ("tokendraw_vllm.v2.loading.max_best_of", "draws"),
+        ("tokendraw_vllm.v2.logprobs.Scorer", "scoring"),
+        ("tokendraw_vllm.v2.edits.Processor", "edits"),
+        ("tokendraw_vllm.v2.edits.Mirror", "edits"),
     ],
 )
 def test_beside_other_ranks_a_load_that_raises_raises_on_its_rank(

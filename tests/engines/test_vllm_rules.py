@@ -13,7 +13,7 @@ import tokendraw
 import tokendraw_vllm
 from tokendraw import SamplingParams, engines
 from tokendraw.filters import installed
-from tokendraw_vllm import _v2
+from tokendraw_vllm import v2
 from vllm_engine import DraftingEngine, Engine, Parameters
 
 V = 40
@@ -88,7 +88,7 @@ def test_what_a_filter_order_withholds_from_vllm_is_applied_where_vllm_draws_aft
         given.append(logits)
         return original(self, logits, *others)
 
-    monkeypatch.setattr(Sampler, "_sample_random", _v2._wrap_sample_random(noted))
+    monkeypatch.setattr(Sampler, "_sample_random", v2._wrap_sample_random(noted))
     engine.start(0, **asking({"filter_order": "temperature_last"}, temperature=2.0, min_p=0.2, seed=1))
     engine.start(1, temperature=0.5, biased=3)
     engine.draw(LOGITS.repeat(2, 1), [0, 1], [5, 5])
@@ -156,7 +156,7 @@ def test_rules_lost_to_a_watermark_are_named_and_those_of_other_batches_are_kept
 
 
 def test_rules_lost_where_no_sampler_is_replaced_are_named(engine, losses, monkeypatch):
-    monkeypatch.setattr(_v2, "_slots", None)
+    monkeypatch.setattr(v2, "_slots", None)
     engine = Engine(V)
     engine.start(0)
     assert losses() == []

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 import tokendraw
 import tokendraw_vllm
 import vllm_stand_in
-from tokendraw_vllm import _v2_edits
+from tokendraw_vllm.v2 import edits as v2_edits
 from vllm_engine import DraftingEngine, Engine
 
 V, K, SLOTS = 40, 3, 8
@@ -107,7 +107,7 @@ def test_a_request_whose_steps_were_drawn_elsewhere_is_edited_by_vllm(
 
 
 def test_requests_beyond_the_limit_of_memory_are_edited_by_vllm_until_others_end(calls, monkeypatch):
-    monkeypatch.setattr(_v2_edits, "MAX_MEMORY_BYTES", 2 * _v2_edits.request_bytes(128, V))
+    monkeypatch.setattr(v2_edits, "MAX_MEMORY_BYTES", 2 * v2_edits.request_bytes(128, V))
     engine = Engine(V)
     for slot in (0, 1, 2):
         engine.start(slot, seed=1, presence_penalty=1.0)
@@ -211,7 +211,7 @@ def test_a_decoding_step_waits_for_no_device(calls, edited):
         engine.decode(rows, [0, 1, 2])
     slots, ids = engine.sampler._tokendraw, [torch.zeros(count, dtype=torch.int64) for count in range(4)]
     slots._edits._mirror.requests.appender = lambda *given: None
-    slots._edits._processor = _v2_edits.Processor("native", lambda logits, *given: logits)
+    slots._edits._processor = v2_edits.Processor("native", lambda logits, *given: logits)
     slots._replacement.sampler = SimpleNamespace(
         name="native", sample=lambda logits, metadata: SimpleNamespace(token_ids=ids[len(logits)])
     )
@@ -247,7 +247,7 @@ def test_draws_of_drafts_of_another_form_are_vllms(
 ):
     """The kernels run in test_vllm_v2_itself.py; here torch stands in their place."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    monkeypatch.setattr("tokendraw_vllm._v2_draft_kernels.keep_logits", vllm_stand_in.keep_logits)
+    monkeypatch.setattr("tokendraw_vllm.v2.draft_kernels.keep_logits", vllm_stand_in.keep_logits)
     for _ in range(2):  # an earlier one of the process too
         drafting = DraftingEngine(V, K, **{"drawn": True} | engine)
     drafting.start(0, temperature=0.0)
@@ -263,7 +263,7 @@ def test_draws_of_drafts_of_another_form_are_vllms(
 def test_the_kernels_of_drafts_compile(target, dtype):
     """For the ends of the targets: see triton_stand_ins.py."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    from tokendraw_vllm import _v2_draft_kernels as kernels
+    from tokendraw_vllm.v2 import draft_kernels as kernels
     from triton_stand_ins import machine_code
 
     ids, block = ("slots", "positions", "steps", "row_index", "noise_positions", "rows"), {"BLOCK_SIZE": 4096}

@@ -293,7 +293,7 @@ def processor(request):
     if request.param == "native":
         return None  # as loaded
     processor = pytest.importorskip("tokendraw_triton_gumbel.processor", reason="needs triton-gumbel")
-    from tokendraw_vllm._v2_edits import Processor
+    from tokendraw_vllm.v2.edits import Processor
 
     return Processor(request.param, processor.TritonLogitsProcessor(DEVICE).process)
 
@@ -364,15 +364,15 @@ def draw_drafts(monkeypatch):
     """vLLM's draw of drafts, and tokendraw's in its place."""
     from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample
 
-    from tokendraw_vllm import _v2_draft_kernels, _v2_drafts
     from tokendraw_vllm._replacement import Replacement
+    from tokendraw_vllm.v2 import draft_kernels, drafts
 
     replacement = Replacement("V2 sampler", tokendraw.load_sampler(device=DEVICE), seeds_every_row=True)
     replacement.draws_drafts = True
-    _v2_draft_kernels.warm_up(DEVICE, torch.bfloat16, V)
-    drafter = _v2_drafts.Drafter(V, lambda: replacement)
-    monkeypatch.setitem(_v2_drafts._drafters, LOGITS.device, drafter)
-    return gumbel_sample, _v2_drafts._wrapped(gumbel_sample)
+    draft_kernels.warm_up(DEVICE, torch.bfloat16, V)
+    drafter = drafts.Drafter(V, lambda: replacement)
+    monkeypatch.setitem(drafts._drafters, LOGITS.device, drafter)
+    return gumbel_sample, drafts._wrapped(gumbel_sample)
 
 
 def drafted(draw, logits, slots, temperature, steps):

@@ -14,9 +14,9 @@ import tokendraw
 import tokendraw_vllm
 import vllm_stand_in
 from calling import CPU
-from tokendraw_vllm import _v2_logprobs
-from tokendraw_vllm._v2_loading import Setup
-from tokendraw_vllm._v2_logprobs import load_scorer
+from tokendraw_vllm.v2 import logprobs
+from tokendraw_vllm.v2.loading import Setup
+from tokendraw_vllm.v2.logprobs import load_scorer
 from vllm_engine import Engine
 
 V, PADDING, MOST = 40, 24, 20
@@ -113,7 +113,7 @@ def test_the_load_knows_the_layouts_of_the_logits(monkeypatch, mode, layouts):
     """Processed logits are a float32 copy without padding; those of prompts and greedy batches are the model's."""
     given = []
     monkeypatch.setattr(
-        "tokendraw_vllm._v2_loading.load_scorer", lambda *arguments, **_: given.append(arguments)
+        "tokendraw_vllm.v2.loading.load_scorer", lambda *arguments, **_: given.append(arguments)
     )
     loaded(mode, dtype=torch.bfloat16)
     assert given == [(CPU, V, layouts)]
@@ -138,7 +138,7 @@ def test_the_load_imports_nothing_of_vllm():
 def test_on_a_gpu_the_reference_in_pytorch_scores_nothing(monkeypatch, log_lines):
     monkeypatch.setattr(tokendraw, "resolve", lambda **_: SimpleNamespace(chosen="native"))
     load_scorer(torch.device("cuda:0"), V, [(V, torch.float32)], need=tokendraw.Need(), max_best=MOST)
-    assert _v2_logprobs._scorers == {}
+    assert logprobs._scorers == {}
     assert log_lines() == [
         (
             "WARNING",

@@ -18,8 +18,8 @@ import vllm_stand_in
 from calling import CPU, provider_of
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
-from tokendraw_vllm._v2_edits import Mirror, RequestTokens, edits_of, load_processor
-from tokendraw_vllm._v2_logprobs import Scorer
+from tokendraw_vllm.v2.edits import Mirror, RequestTokens, edits_of, load_processor
+from tokendraw_vllm.v2.logprobs import Scorer
 from triton_stand_ins import compilations, sampler_for
 from vllm_engine import DraftingEngine, Engine, Parameters
 
@@ -143,9 +143,9 @@ def test_no_request_with_edits_compiles_a_kernel(kernels, monkeypatch):
 @each_padding
 def test_no_draft_and_no_verification_compiles_a_kernel(started, monkeypatch, kernels, vocab_size, method):
     """Of as many drafts in every request or of others, in batches with filters and without."""
-    from tokendraw_vllm import _v2_draft_kernels
+    from tokendraw_vllm.v2 import draft_kernels
 
-    monkeypatch.setattr(_v2_draft_kernels, "keep_logits", vllm_stand_in.keep_logits)
+    monkeypatch.setattr(draft_kernels, "keep_logits", vllm_stand_in.keep_logits)
     drawn, dtype = method != "chosen", vllm_stand_in.MODEL_DTYPE
     options = {"method": method} if drawn else {}
     engine, compiled = started(

@@ -64,11 +64,11 @@ class Engine:
 
     def leave_to_vllm(self) -> None:
         """Have vLLM draw and score, as without the adapter; for the engines of the process, until another is made."""
-        from tokendraw_vllm import _v2_logprobs
+        from tokendraw_vllm.v2 import logprobs
 
         self.sampler._tokendraw.can_draw()
         self.sampler._tokendraw = None
-        _v2_logprobs._scorers.clear()
+        logprobs._scorers.clear()
 
     def start(
         self, slot: int, prompt: Sequence[int] = (4, 9, 9, 2), output: Sequence[int] = (), **parameters: Any

@@ -16,12 +16,12 @@ _counts: collections.Counter[str] = collections.Counter()
 def pytest_configure():
     import vllm.v1.worker.cpu.shm  # noqa: F401 - takes the place of pinned memory and streams
 
-    from tokendraw_vllm import _v1, _v2_slots, register
+    from tokendraw_vllm import _v1, register, v2
 
     triton_on_cpu.filter_in_torch()
     _v1.MIN_CPU_VOCABULARY = _v1.MIN_REFERENCE_VOCABULARY = 0  # the tests' are small
     register()
-    for owner, name in ((_v2_slots.Slots, "add_request"), (tokendraw.Sampler, "sample")):
+    for owner, name in ((v2.slots.Slots, "add_request"), (tokendraw.Sampler, "sample")):
         setattr(owner, name, counted(getattr(owner, name)))
 
 

@@ -11,7 +11,7 @@ import torch
 
 import tokendraw
 from calling import CPU, drafting, substitute
-from tokendraw_vllm import _log, _replacement, _v2_logprobs
+from tokendraw_vllm import _log, _replacement, v2
 
 V1 = """
     import torch
@@ -328,7 +328,7 @@ def forget() -> None:
         del sys.modules[name]
     _log._say.cache_clear()
     _log._reasons_of_losses.clear()
-    _v2_logprobs._scorers.clear()
+    v2.logprobs._scorers.clear()
 
 
 def v1_sampler(**options):

@@ -179,9 +179,9 @@ def vllm_with_tokendraw() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if not ON_GPU:
             patch.setenv("TOKENDRAW_SAMPLER", "native")
-        from tokendraw_vllm import _v2
+        from tokendraw_vllm import v2
 
-        _v2.install()
+        v2.install()
         yield
     sys.meta_path[:] = before
     vllm_stand_in.forget()

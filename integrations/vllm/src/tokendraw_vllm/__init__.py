@@ -27,11 +27,11 @@ def register() -> None:
 
         batch = compare_engine()
         if batch.applies:
-            from tokendraw_vllm import _v1, _v2, _v2_rules
+            from tokendraw_vllm import _v1, v2
 
             _v1.install()
-            _v2.install()
-            _v2_rules.install()
+            v2.install()
+            v2.rules.install()
         else:
             _log.log_kept(batch.reason, is_asked_for=batch.reason == SWITCHED_OFF)
     except Exception as error:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 import tokendraw
-from tokendraw import Drafts, Need, Sampler, SamplerOutput, SamplingMetadata, VerifyOutput
+from tokendraw import Drafts, Need, RequestSlots, Sampler, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import PluginInfo, VerifyMode
 from tokendraw.resolution import installed_version, read_settings
 from tokendraw_vllm import _log, _ranks
 from tokendraw_vllm._engine import DISTRIBUTIONS
 from tokendraw_vllm._ranks import Names
-from tokendraw_vllm._v2_edits import Processor
 
 REFERENCE = "native"
 """Plain PyTorch: quicker than the sampling in PyTorch of vLLM's V1 runner on a CPU, and slower than kernels."""
@@ -26,8 +27,12 @@ _REFERENCE_PRIORITY = 0
 Drawn = TypeVar("Drawn")
 
 
-def _token_ids(output: SamplerOutput) -> Any:
-    return output.token_ids
+@dataclass(frozen=True, eq=False)
+class Processor:
+    """A loaded processor of logits."""
+
+    name: str
+    process: Callable[[Tensor, RequestSlots, Tensor, None, Drafts | None], Tensor]
 
 
 class Replacement:
@@ -57,7 +62,7 @@ class Replacement:
         self,
         logits: Tensor,
         metadata: Callable[[], SamplingMetadata],
-        finish: Callable[[SamplerOutput], Drawn] = _token_ids,
+        finish: Callable[[SamplerOutput], Drawn] = operator.attrgetter("token_ids"),
     ) -> Drawn | None:
         """Draw a token in each row; None after a failure, now or before: then vLLM has to draw.
 

@@ -22,7 +22,7 @@ from tokendraw.engines import changed_signature
 from tokendraw.speculative import target_rows
 from tokendraw_vllm import _log
 from tokendraw_vllm._replacement import Replacement
-from tokendraw_vllm._v2_metadata import MAX_CACHED, make_metadata
+from tokendraw_vllm.v2.metadata import MAX_CACHED, make_metadata
 
 
 class VerifiedRows(NamedTuple):
@@ -66,7 +66,7 @@ def probabilities(rows: VerifiedRows, draft_logits: Tensor, judging: Tensor, tem
     """
     if draft_logits.device.type == "cpu":
         return probabilities_by_torch(rows, draft_logits, judging, temperature)
-    from tokendraw_vllm._v2_draft_kernels import JudgedRows, draft_probabilities
+    from tokendraw_vllm.v2.draft_kernels import JudgedRows, draft_probabilities
 
     judged = JudgedRows(judging, rows.slot_of_row, rows.step_of_row, temperature, draft_logits)
     probs: Tensor = draft_probabilities(judged)
@@ -247,7 +247,7 @@ class Drafter:
             return None
 
         def metadata() -> SamplingMetadata:
-            from tokendraw_vllm._v2_draft_kernels import DraftRows, keep_logits
+            from tokendraw_vllm.v2.draft_kernels import DraftRows, keep_logits
 
             located = keep_logits(DraftRows(logits, slots, positions, steps, cache))
             return self._of_slots(temperature, seeds).for_rows(*located)

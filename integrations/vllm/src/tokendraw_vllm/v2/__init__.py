@@ -9,7 +9,7 @@ watermarks calls the replaced method for batches without any watermark.
 ``_verify`` of the ``RejectionSampler`` verifies drafts. Those that were chosen, by an argmax or an n-gram, are verified
 in the mode ``coupled``: it accepts as many as vLLM's rule, and emits the tokens that plain steps draw at the same seeds
 and positions. Drafts that were drawn come from the temperature of the request without its filters, and from logits that
-vLLM's cache keeps: see :mod:`._v2_drafts`.
+vLLM's cache keeps: see :mod:`.drafts`.
 
 The load of the sampler begins with ``RequestState``, which the runner makes before it loads the model's weights.
 """
@@ -27,13 +27,14 @@ import torch
 from torch import Tensor
 
 from tokendraw.plugin import VerifyMode
-from tokendraw_vllm import _log, _ranks, _v2_drafts, _v2_logprobs
-from tokendraw_vllm._v2_drafts import VerifiedRows
-from tokendraw_vllm._v2_edits import TOKENS_ATTRIBUTE, RequestTokens
-from tokendraw_vllm._v2_loading import BackgroundLoad, Setup, load_during_weights
-from tokendraw_vllm._v2_logprobs import drafts_need_processed, needs_processed
-from tokendraw_vllm._v2_rules import log_lost
-from tokendraw_vllm._v2_slots import ATTRIBUTE, Drawn, Slots, Verified
+from tokendraw_vllm import _log, _ranks
+from tokendraw_vllm.v2 import drafts, logprobs
+from tokendraw_vllm.v2.drafts import VerifiedRows
+from tokendraw_vllm.v2.edits import TOKENS_ATTRIBUTE, RequestTokens
+from tokendraw_vllm.v2.loading import BackgroundLoad, Setup, load_during_weights
+from tokendraw_vllm.v2.logprobs import drafts_need_processed, needs_processed
+from tokendraw_vllm.v2.rules import log_lost
+from tokendraw_vllm.v2.slots import ATTRIBUTE, Drawn, Slots, Verified
 
 Method = Callable[..., Any]
 
@@ -46,7 +47,7 @@ def install() -> None:
 
     if hasattr(VllmSampler.__init__, ATTRIBUTE):
         return
-    _v2_logprobs.install()
+    logprobs.install()
     for owner, wrappers in (
         (VllmSampler, _WRAPPERS),
         (RequestState, _REQUEST_WRAPPERS),
@@ -211,7 +212,7 @@ def _slots(sampler: Any, config: Any, device: torch.device | str, requests: Any)
     if loading is None or loading.setup != setup:
         loading = BackgroundLoad(setup)
     if setup.draws_drafts:
-        _v2_drafts.install(setup.device, states.vocab_size, loading.result)
+        drafts.install(setup.device, states.vocab_size, loading.result)
     # a subclass may do anything between the logits and its draw
     is_plain = type(sampler) is _sampler_class()
     return Slots(

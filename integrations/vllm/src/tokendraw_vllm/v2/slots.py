@@ -14,11 +14,11 @@ from torch import Tensor
 from tokendraw import Drafts, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import VerifyMode
 from tokendraw_vllm._replacement import Replacement
-from tokendraw_vllm._v2_drafts import DraftLayouts, VerifiedRows
-from tokendraw_vllm._v2_edits import Edits, withheld_flag
-from tokendraw_vllm._v2_logprobs import processed_logits
-from tokendraw_vllm._v2_metadata import BatchSummaries, RequestColumns
-from tokendraw_vllm._v2_rules import NOT_REPLACED, Orders, Rules
+from tokendraw_vllm.v2.drafts import DraftLayouts, VerifiedRows
+from tokendraw_vllm.v2.edits import Edits, withheld_flag
+from tokendraw_vllm.v2.logprobs import processed_logits
+from tokendraw_vllm.v2.metadata import BatchSummaries, RequestColumns
+from tokendraw_vllm.v2.rules import NOT_REPLACED, Orders, Rules
 
 Result = TypeVar("Result")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +22,7 @@ from tokendraw.plugin import ProcessNeed
 from tokendraw_vllm import _log, _ranks
 from tokendraw_vllm._engine import edit_states
 from tokendraw_vllm._ranks import Names
+from tokendraw_vllm._replacement import Processor
 
 _NEED = ProcessNeed(sync_free=True)
 _STATE_BYTES = 256
@@ -32,14 +32,6 @@ ALL_LISTS = SamplingParams(
 )
 """A request with every list that a request of vLLM may have."""
 _MAX_BIAS, _MAX_STOP_IDS, _MAX_BAD_WORDS, _MAX_BAD_WORD_LEN = 1024, 128, 128, 32
-
-
-@dataclass(frozen=True, eq=False)
-class Processor:
-    """A loaded processor of logits."""
-
-    name: str
-    process: Callable[[Tensor, RequestSlots, Tensor, None, Drafts | None], Tensor]
 
 
 def edits_of(sampling_params: Any) -> SamplingParams | None:

@@ -20,9 +20,9 @@ from tokendraw_vllm import _log, _ranks
 from tokendraw_vllm._engine import DraftSetup
 from tokendraw_vllm._ranks import Names, choose_for_all, names_or_reason
 from tokendraw_vllm._replacement import Replacement, choose, load
-from tokendraw_vllm._v2_edits import choose_processor, load_processor
-from tokendraw_vllm._v2_logprobs import choose_scorer, load_scorer, max_best_of, may_need_processed
-from tokendraw_vllm._v2_metadata import example_batches
+from tokendraw_vllm.v2.edits import choose_processor, load_processor
+from tokendraw_vllm.v2.logprobs import choose_scorer, load_scorer, max_best_of, may_need_processed
+from tokendraw_vllm.v2.metadata import example_batches
 
 _LOGITS_PADDING = 64
 """vLLM's ``DEFAULT_VOCAB_PADDING_SIZE``: the row stride of the model's logits is a multiple of this many elements."""
@@ -176,7 +176,7 @@ class Setup:
             return False
         with _ranks.vllm_stays_if_it_raises(_log.DRAFTING):
             if self.device.type != "cpu":
-                from tokendraw_vllm._v2_draft_kernels import warm_up
+                from tokendraw_vllm.v2.draft_kernels import warm_up
 
                 warm_up(self.device, self.dtype, self.vocab_size)
             return True

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from tokendraw import BatchFacts, SamplingMetadata
 from tokendraw.engines import RULE_FIELDS, warmup_rules
-from tokendraw_vllm._v2_edits import EditedRows, Edits
-from tokendraw_vllm._v2_rules import Orders, Rules, filled_column, metadata_fields
+from tokendraw_vllm.v2.edits import EditedRows, Edits
+from tokendraw_vllm.v2.rules import Orders, Rules, filled_column, metadata_fields
 
 _DTYPES = {  # as in kernels without the parameter, so that a missing parameter compiles nothing
     "temperature": torch.float32,
