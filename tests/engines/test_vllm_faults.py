@@ -407,8 +407,8 @@ def test_a_failed_verification_leaves_plain_steps_and_a_failed_draft_verificatio
 @pytest.fixture
 def ranks(monkeypatch):
     """The adapter sees a group of ranks, of which this is the first and the only one that runs."""
-    monkeypatch.setattr("tokendraw_vllm._ranks._groups", lambda: ["group"])
-    monkeypatch.setattr("tokendraw_vllm._ranks.choose_once", lambda choose, group: choose())
+    monkeypatch.setattr("tokendraw_vllm._parts._groups", lambda: ["group"])
+    monkeypatch.setattr("tokendraw_vllm._parts.choose_once", lambda choose, group: choose())
 
 
 @each_place

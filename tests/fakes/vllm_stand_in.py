@@ -11,7 +11,7 @@ import torch
 
 import tokendraw
 from calling import CPU, drafting, substitute
-from tokendraw_vllm import _log, _replacement, v2
+from tokendraw_vllm import _parts, _replacement, v2
 
 V1 = """
     import torch
@@ -326,8 +326,8 @@ def forget() -> None:
     """Remove vLLM from the process, and forget written log lines."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
         del sys.modules[name]
-    _log._say.cache_clear()
-    _log._reasons_of_losses.clear()
+    _parts._say.cache_clear()
+    _parts._reasons_of_losses.clear()
     v2.logprobs._scorers.clear()
 
 

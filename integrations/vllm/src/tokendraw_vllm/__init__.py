@@ -20,7 +20,7 @@ def register() -> None:
     May be called any number of times. Raises nothing: an exception here would end the engine.
     """
     from tokendraw.engines import format_error
-    from tokendraw_vllm import _log
+    from tokendraw_vllm import _parts
 
     try:
         from tokendraw_vllm._engine import SWITCHED_OFF, compare_engine
@@ -33,9 +33,9 @@ def register() -> None:
             v2.install()
             v2.rules.install()
         else:
-            _log.log_kept(batch.reason, is_asked_for=batch.reason == SWITCHED_OFF)
+            _parts.log_kept(batch.reason, is_asked_for=batch.reason == SWITCHED_OFF)
     except Exception as error:
-        _log.log_kept(f"registering raised {format_error(error)}")
+        _parts.log_kept(f"registering raised {format_error(error)}")
 
 
 def state() -> EngineState:

@@ -15,9 +15,9 @@ import tokendraw
 from tokendraw import Drafts, Need, RequestSlots, Sampler, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import PluginInfo, VerifyMode
 from tokendraw.resolution import installed_version, read_settings
-from tokendraw_vllm import _log, _ranks
+from tokendraw_vllm import _parts
 from tokendraw_vllm._engine import DISTRIBUTIONS
-from tokendraw_vllm._ranks import Names
+from tokendraw_vllm._parts import Names
 
 REFERENCE = "native"
 """Plain PyTorch: quicker than the sampling in PyTorch of vLLM's V1 runner on a CPU, and slower than kernels."""
@@ -81,7 +81,7 @@ class Replacement:
     def fail(self, error: Exception) -> None:
         """Leave all later draws to vLLM, with a line in the log."""
         if self.sampler is not None:
-            _ranks.give_up(self.part, self.sampler.name, error)
+            _parts.give_up(self.part, self.sampler.name, error)
         self.sampler = None
 
     def verify(
@@ -114,14 +114,14 @@ class Replacement:
         try:
             return self.sampler.draft(logits, metadata()).token_ids
         except Exception as error:
-            _ranks.give_up(_log.DRAFTING, self.sampler.name, error)
+            _parts.give_up(_parts.DRAFTING, self.sampler.name, error)
             self.draws_drafts = False
             return None
 
     def fail_verification(self, error: Exception) -> None:
         """Leave all later drafts to vLLM, with a line in the log."""
         if self.sampler is not None and self.verifies:
-            _ranks.give_up(_log.VERIFICATION, self.sampler.name, error)
+            _parts.give_up(_parts.VERIFICATION, self.sampler.name, error)
         self.verifies = False
 
 
@@ -143,11 +143,11 @@ def load(
     :param prepare: called with the sampler and ``seeds_every_row`` of :class:`Replacement` before it counts as loaded.
     :param names: what the first of several ranks chose for all, by :func:`choose`; None: the best is chosen here.
     """
-    with _ranks.vllm_stays_if_it_raises(part):
+    with _parts.vllm_stays_if_it_raises(part):
         if names is None:
             names = _reason_to_stay(device, reference_is_faster=reference_is_faster)
         if isinstance(names, str):
-            _log.log_kept(names, part=part)
+            _parts.log_kept(names, part=part)
             return None
         sampler = tokendraw.load_sampler(names, device=device, need=need)
         version, info = _plugin_of(sampler.name)
@@ -155,7 +155,7 @@ def load(
         if prepare is not None:
             prepare(sampler, seeds_every_row)
         engine = next(filter(None, map(installed_version, DISTRIBUTIONS)), "")
-        _log.log_replaced(part, f"{sampler.name} {version}, vLLM {engine}")
+        _parts.log_replaced(part, f"{sampler.name} {version}, vLLM {engine}")
         is_specialised = info.priority > _REFERENCE_PRIORITY
         return Replacement(part, sampler, seeds_every_row=seeds_every_row, is_specialised=is_specialised)
     return None

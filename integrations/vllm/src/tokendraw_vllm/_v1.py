@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, Need, SamplingMetadata
-from tokendraw_vllm import _log
-from tokendraw_vllm._ranks import choose_for_all, names_or_reason
+from tokendraw_vllm import _parts
+from tokendraw_vllm._parts import choose_for_all, names_or_reason
 from tokendraw_vllm._replacement import Replacement, choose, load
 
 _PART = "V1 sampler"
@@ -94,7 +94,7 @@ def _load(sampler: Any, device: torch.device, vocab_size: int) -> Replacement | 
     elif mode in PROCESSED_LOGPROBS_MODES:
         reason = f"logprobs_mode={mode!r} returns the filtered logits, which vLLM's own writes"
     if reason is not None:
-        _log.log_kept(reason, part=_PART)
+        _parts.log_kept(reason, part=_PART)
         return None
     need = Need(
         gumbel_dtype="fp64" if sampler.use_fp64_gumbel else "fp32",

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from tokendraw.plugin import VerifyMode
-from tokendraw_vllm import _log, _ranks
+from tokendraw_vllm import _parts
 from tokendraw_vllm.v2 import drafts, logprobs
 from tokendraw_vllm.v2.drafts import VerifiedRows
 from tokendraw_vllm.v2.edits import TOKENS_ATTRIBUTE, RequestTokens
@@ -63,7 +63,7 @@ def install() -> None:
 def _wrap_init(original: Method) -> Method:
     def __init__(self: Any, *arguments: Any, **keywords: Any) -> None:  # noqa: N807 (the name of the replaced method)
         original(self, *arguments, **keywords)
-        with _ranks.vllm_stays_if_it_raises(_log.SAMPLER):
+        with _parts.vllm_stays_if_it_raises(_parts.SAMPLER):
             values = inspect.signature(original).bind(self, *arguments, **keywords).arguments
             slots = _slots(self, values["vllm_config"], values["device"], values.get("req_states"))
             setattr(self, ATTRIBUTE, slots)
@@ -79,7 +79,7 @@ def _wrap_request_state(original: Method) -> Method:
         try:
             loading = load_during_weights(values["vocab_size"], values["max_num_reqs"], device)
         except Exception as error:  # the sampler loads again, and logs the reason
-            _ranks.raise_if_several(error)
+            _parts.raise_if_several(error)
         else:
             setattr(self, ATTRIBUTE, loading)
 

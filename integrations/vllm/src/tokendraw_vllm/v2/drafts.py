@@ -20,7 +20,7 @@ from torch import Tensor
 from tokendraw import BatchFacts, Drafts, SamplingMetadata
 from tokendraw.engines import changed_signature
 from tokendraw.speculative import target_rows
-from tokendraw_vllm import _log
+from tokendraw_vllm import _parts
 from tokendraw_vllm._replacement import Replacement
 from tokendraw_vllm.v2.metadata import MAX_CACHED, make_metadata
 
@@ -159,7 +159,7 @@ def install(device: torch.device, vocab_size: int, wait_for_load: Callable[[], R
     original = getattr(speculator, "gumbel_sample", None)
     reason = changed_signature("gumbel_sample", original, _SIGNATURE)
     if reason is not None:
-        _log.log_kept(reason, part=_log.DRAFTING)
+        _parts.log_kept(reason, part=_parts.DRAFTING)
         return
     _drafters[device] = Drafter(vocab_size, wait_for_load)
     if original is not None and not hasattr(original, _ATTRIBUTE):

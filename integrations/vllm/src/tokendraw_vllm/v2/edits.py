@@ -19,9 +19,9 @@ from torch import Tensor
 import tokendraw
 from tokendraw import Drafts, InvalidParameterError, RequestSlots, SamplingParams
 from tokendraw.plugin import ProcessNeed
-from tokendraw_vllm import _log, _ranks
+from tokendraw_vllm import _parts
 from tokendraw_vllm._engine import edit_states
-from tokendraw_vllm._ranks import Names
+from tokendraw_vllm._parts import Names
 from tokendraw_vllm._replacement import Processor
 
 _NEED = ProcessNeed(sync_free=True)
@@ -70,15 +70,15 @@ def load_processor(
     :param names: what the first of several ranks chose for all, by :func:`choose_processor`; None: chosen here.
     """
     if isinstance(names, str):
-        _log.log_kept(names, part=_log.EDITING)
+        _parts.log_kept(names, part=_parts.EDITING)
         return None
-    with _ranks.vllm_stays_if_it_raises(_log.EDITING):
+    with _parts.vllm_stays_if_it_raises(_parts.EDITING):
         provider = tokendraw.load("process_logits", names, device=device, need=_NEED)
         processor = Processor(provider.name, provider.process)
         if processor.name == "native" != sampler and device.type != "cpu":
-            _log.log_kept(
+            _parts.log_kept(
                 f"'native' is the best processor for {device}, and no quicker than vLLM's own",
-                part=_log.EDITING,
+                part=_parts.EDITING,
             )
             return None
         _warm_up(processor, vocab_size, max_drafts, device)
@@ -343,7 +343,7 @@ class Edits:
         if len(self._states) < len(edit_states()):
             return
         sizes = self._sampler.sampling_states
-        with _ranks.vllm_stays_if_it_raises(_log.EDITING):
+        with _parts.vllm_stays_if_it_raises(_parts.EDITING):
             self._mirror = Mirror(
                 sizes.max_num_reqs,
                 self._requests.max_model_len,
@@ -414,8 +414,8 @@ class Edits:
             self._give_up(error)
             return True
         if lost:
-            _log.log_kept(
-                "steps of a request were drawn elsewhere, so its tokens are unknown", part=_log.EDITING
+            _parts.log_kept(
+                "steps of a request were drawn elsewhere, so its tokens are unknown", part=_parts.EDITING
             )
             self.by_vllm[lost] = True
         return bool(lost)
@@ -443,7 +443,7 @@ class Edits:
     def _give_up(self, error: Exception) -> None:
         """Leave the edits of all requests to vLLM."""
         if self._mirror is not None and self._processor is not None:
-            _ranks.give_up(_log.EDITING, self._processor.name, error)
+            _parts.give_up(_parts.EDITING, self._processor.name, error)
             self.by_vllm[self._mirror.slots] = True
         self._mirror = self._processor = None
 

@@ -16,9 +16,9 @@ import torch
 
 from tokendraw import Need, Sampler
 from tokendraw.plugin import GumbelDtype, LogprobsMode
-from tokendraw_vllm import _log, _ranks
+from tokendraw_vllm import _parts
 from tokendraw_vllm._engine import DraftSetup
-from tokendraw_vllm._ranks import Names, choose_for_all, names_or_reason
+from tokendraw_vllm._parts import Names, choose_for_all, names_or_reason
 from tokendraw_vllm._replacement import Replacement, choose, load
 from tokendraw_vllm.v2.edits import choose_processor, load_processor
 from tokendraw_vllm.v2.logprobs import choose_scorer, load_scorer, max_best_of, may_need_processed
@@ -86,13 +86,13 @@ class Setup:
     def choose(self) -> dict[str, Names | str]:
         """Choose the plugins for several ranks: names for each part, or why that part of vLLM stays."""
         parts: dict[str, Callable[[], Names | str]] = {
-            _log.SAMPLER: lambda: choose(
+            _parts.SAMPLER: lambda: choose(
                 self.device, self._need(), reference_is_faster=False, verifies=self.verifies_drafts
             ),
-            _log.SCORING: lambda: choose_scorer(self.device, self._score_need()),
+            _parts.SCORING: lambda: choose_scorer(self.device, self._score_need()),
         }
         if not self.batch_invariant:
-            parts[_log.EDITING] = lambda: choose_processor(self.device)
+            parts[_parts.EDITING] = lambda: choose_processor(self.device)
         return {part: names_or_reason(choose_part) for part, choose_part in parts.items()}
 
     def load(self, names: Mapping[str, Names | str] | None = None) -> Replacement | None:
@@ -107,12 +107,12 @@ class Setup:
             torch.accelerator.set_device_index(self.device.index or 0)
         by_part = names or {}
         replacement = load(
-            _log.SAMPLER,
+            _parts.SAMPLER,
             self.device,
             self._need(),
             reference_is_faster=False,
             prepare=self._warm_up,
-            names=by_part.get(_log.SAMPLER),
+            names=by_part.get(_parts.SAMPLER),
         )
         if replacement is None or replacement.sampler is None:
             return replacement
@@ -122,7 +122,7 @@ class Setup:
             self._layouts() if self.scores_processed else self._layouts()[:1],
             need=self._score_need(),
             max_best=self.max_best,
-            names=by_part.get(_log.SCORING),
+            names=by_part.get(_parts.SCORING),
         )
         if not self.batch_invariant:
             most = 0 if self.drafts is None else self.drafts.most
@@ -131,10 +131,10 @@ class Setup:
                 self.vocab_size,
                 replacement.sampler.name,
                 max_drafts=most,
-                names=by_part.get(_log.EDITING),
+                names=by_part.get(_parts.EDITING),
             )
             replacement.verifies = self._warm_up_drafts(
-                replacement.sampler, replacement.seeds_every_row, by_part.get(_log.SAMPLER)
+                replacement.sampler, replacement.seeds_every_row, by_part.get(_parts.SAMPLER)
             )
             replacement.draws_drafts = (
                 replacement.verifies and replacement.seeds_every_row and self._warm_up_drawing()
@@ -159,12 +159,12 @@ class Setup:
         if self.drafts is None or not self.verifies_drafts:
             return False
         if names is not None and "verify" not in names:
-            _log.log_kept("no plugin verifies on the first rank", part=_log.VERIFICATION)
+            _parts.log_kept("no plugin verifies on the first rank", part=_parts.VERIFICATION)
             return False
         verifications: list[dict[str, Any]] = [{"verify_modes": ["coupled"], "draft_kinds": ["chosen"]}]
         if self.drafts.mode is not None:
             verifications.append({"verify_modes": [self.drafts.mode], "draft_kinds": ["probs"]})
-        with _ranks.vllm_stays_if_it_raises(_log.VERIFICATION):
+        with _parts.vllm_stays_if_it_raises(_parts.VERIFICATION):
             for verification in verifications:
                 self._warm_up(sampler, seeds_every_row, max_drafts=self.drafts.most, **verification)
             return True
@@ -174,7 +174,7 @@ class Setup:
         """Compile the kernels of drawn drafts; return whether tokendraw draws the drafts of vLLM."""
         if not self.draws_drafts:
             return False
-        with _ranks.vllm_stays_if_it_raises(_log.DRAFTING):
+        with _parts.vllm_stays_if_it_raises(_parts.DRAFTING):
             if self.device.type != "cpu":
                 from tokendraw_vllm.v2.draft_kernels import warm_up
 

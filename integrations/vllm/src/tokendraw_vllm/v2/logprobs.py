@@ -27,8 +27,8 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw import BatchFacts, Need, PluginError, SamplerOutput, SamplingMetadata, VerifyOutput, kept_mask
-from tokendraw_vllm import _log, _ranks
-from tokendraw_vllm._ranks import Names
+from tokendraw_vllm import _parts
+from tokendraw_vllm._parts import Names
 from tokendraw_vllm._replacement import REFERENCE
 
 FUNCTION = "compute_topk_scores"
@@ -145,7 +145,7 @@ def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
                     cu_num_generated_tokens_tensor=cu_num_logits if is_tensor else None,
                 )
             except Exception as error:
-                _ranks.give_up(_log.SCORING, scorer.name, error)
+                _parts.give_up(_parts.SCORING, scorer.name, error)
                 _scorers.pop(key, None)
         return original(
             logits,
@@ -214,10 +214,10 @@ def load_scorer(
     :param max_best: see :class:`Scorer`.
     :param names: what the first of several ranks chose for all, by :func:`choose_scorer`; None: chosen here.
     """
-    with _ranks.vllm_stays_if_it_raises(_log.SCORING):
+    with _parts.vllm_stays_if_it_raises(_parts.SCORING):
         chosen = _best_scorer(device, need) if names is None else names
         if isinstance(chosen, str):
-            _log.log_kept(chosen, part=_log.SCORING)
+            _parts.log_kept(chosen, part=_parts.SCORING)
             return
         # by its name, so that no other plugin takes over after a failure
         scorer = Scorer(tokendraw.load("score", chosen, device=device, need=need), max_best)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from tokendraw import InvalidParameterError, SamplingParams
 from tokendraw.engines import RULE_FIELDS, changed_signature, read_rules, rule_off, rule_values
-from tokendraw_vllm import _log
+from tokendraw_vllm import _parts
 from tokendraw_vllm._engine import verification_obstacle
 
 KEY = "tokendraw"
@@ -38,7 +38,7 @@ def install() -> None:
     original = getattr(InputProcessor, "_validate_params", None)
     reason = changed_signature("InputProcessor._validate_params", original, ("self", "params"))
     if reason is not None:
-        _log.log_kept(f"{reason}, so {SOURCE} is checked late, by the sampler", part="admission")
+        _parts.log_kept(f"{reason}, so {SOURCE} is checked late, by the sampler", part="admission")
     elif original is not None and not hasattr(original, _ATTRIBUTE):
         InputProcessor._validate_params = _checked(original)
 
@@ -108,10 +108,12 @@ class Rules:
         try:
             params = rules_of(sampling_params)
         except InvalidParameterError as error:
-            _log.log_kept(str(error).removesuffix("."), part="a request's rules")
+            _parts.log_kept(str(error).removesuffix("."), part="a request's rules")
             params = _PLAIN
         if params.filter_order != _PLAIN.filter_order and not self._has_orders:
-            _log.log_lost(["filter_order"], "a sampler of vLLM's own may draw the logits that it has divided")
+            _parts.log_lost(
+                ["filter_order"], "a sampler of vLLM's own may draw the logits that it has divided"
+            )
             params = dataclasses.replace(params, filter_order=_PLAIN.filter_order)
         had_rules = self._by_slot.pop(slot, None) is not None
         if params != _PLAIN:
@@ -127,7 +129,7 @@ class Rules:
         """Name the rules of requests that vLLM draws in the log."""
         if self._by_slot:
             asked = [self._by_slot[slot] for slot in requests.tolist() if slot in self._by_slot]
-            _log.log_lost(_names(asked), reason)
+            _parts.log_lost(_names(asked), reason)
 
     def active(self, requests: np.ndarray) -> tuple[str, ...]:
         """Return the names of the rules that a batch of requests may ask for, sorted."""
@@ -170,7 +172,7 @@ def metadata_fields(columns: Mapping[str, Tensor]) -> dict[str, Any]:
 def log_lost(sampling_params: Any) -> None:
     """Name the rules of a request in the log where tokendraw replaces no sampler."""
     with contextlib.suppress(InvalidParameterError):  # refused by admission
-        _log.log_lost(_names([rules_of(sampling_params)]), NOT_REPLACED)
+        _parts.log_lost(_names([rules_of(sampling_params)]), NOT_REPLACED)
 
 
 def _names(requests: Sequence[SamplingParams]) -> list[str]:

@@ -1,21 +1,62 @@
-"""Ranks of vLLM that draw the same tokens. Nothing may differ between them, or each continues a text of its own.
+"""The parts of vLLM that tokendraw replaces: what vLLM's log says of each, and what ranks that draw the same tokens do.
 
-So the first rank chooses the plugins for all, and a rank on which one of them fails raises, which ends the engine.
+The log has each sentence once per process. Of several ranks the first chooses the plugins for all, and a rank on which
+one of them fails raises, which ends the engine: nothing may differ between them, or each continues a text of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tokendraw.engines import choose_once, format_error
-from tokendraw_vllm import _log
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+SAMPLER, EDITING, VERIFICATION, DRAFTING, SCORING = (
+    f"V2 {part}" for part in ("sampler", "editing", "verification", "drafting", "scoring")
+)
+"""Replaced parts of vLLM."""
+_reasons_of_losses: set[str] = set()
+_log = logging.getLogger("vllm.tokendraw")  # below vLLM's logger, whose handlers and levels apply
+
+
+def log_replaced(part: str, by: str) -> None:
+    """Log that tokendraw draws from now on."""
+    _say(logging.INFO, f"tokendraw: {part} replaced ({by})")
+
+
+def log_kept(reason: str, *, part: str = "", is_asked_for: bool = False) -> None:
+    """Log why vLLM keeps its sampler: a warning, since vLLM may register plugins before it shows lower levels.
+
+    :param part: the part of vLLM; "" for all parts.
+    :param is_asked_for: whether the user asked for this, who needs no warning.
+    """
+    subject = f"{part} left alone" if part else "left alone"
+    _say(logging.INFO if is_asked_for else logging.WARNING, f"tokendraw: {subject}: {reason}")
+
+
+def log_failed(part: str, sampler: str, error: BaseException) -> None:
+    """Log that a draw failed and that vLLM draws from now on."""
+    _say(logging.WARNING, f"tokendraw: {part} is vLLM's own again: '{sampler}' raised {format_error(error)}")
+
+
+def log_lost(rules: Sequence[str], reason: str) -> None:
+    """Log that requests are drawn without rules that they ask for, once for each reason."""
+    if rules and reason not in _reasons_of_losses:
+        _reasons_of_losses.add(reason)
+        _say(logging.WARNING, f"tokendraw: requests lose their rules {', '.join(rules)}: {reason}")
+
+
+@functools.cache
+def _say(level: int, sentence: str) -> None:
+    _log.log(level, sentence)
+
 
 Names: TypeAlias = Mapping[str, Sequence[str]]
 """Names by operation, as ``choices`` of a loaded provider."""
@@ -61,13 +102,13 @@ def vllm_stays_if_it_raises(part: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise_if_several(error)
-        _log.log_kept(format_error(error), part=part)
+        log_kept(format_error(error), part=part)
 
 
 def give_up(part: str, sampler: str, error: Exception) -> None:
     """Log that a call failed and that vLLM draws from now on; where there are several ranks, raise the error."""
     raise_if_several(error)
-    _log.log_failed(part, sampler, error)
+    log_failed(part, sampler, error)
 
 
 def _groups() -> list[ProcessGroup]:
