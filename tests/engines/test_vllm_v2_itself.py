@@ -51,10 +51,26 @@ def batch(rows):
     return LOGITS.repeat(rows, 1)
 
 
-def test_vllm_has_the_expected_signatures():
-    from tokendraw_vllm._engine import misfit
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (Engine, {}),
+        (Engine, {"return_sampling_mask": True, "logprobs_mode": "processed_logits"}),
+        (DraftingEngine, {"most": 3}),
+        (DraftingEngine, {"most": 2, "method": "block", "drawn": True}),
+    ],
+)
+def test_the_seams_are_whole_and_the_proof_of_an_untested_version_passes(monkeypatch, caplog, kind, options):
+    """But for the speculator and the front end, which are mocks here."""
+    from tokendraw_vllm import _engine, _parts
 
-    assert misfit() is None
+    assert set(_engine.misfits()) <= {_parts.DRAFTING, _parts.ADMISSION}
+    monkeypatch.setattr(_engine, "TESTED", ())
+    _parts._say.cache_clear()
+    with caplog.at_level("INFO", "vllm.tokendraw"):
+        assert kind(V, dtype=HALF, **options).sampler._tokendraw.can_draw()
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "vllm.tokendraw"]
+    assert line.endswith(", untested: its seams are whole and a proof passed)")
 
 
 # Draws.

@@ -11,7 +11,7 @@ import torch
 
 import tokendraw
 from calling import CPU, drafting, substitute
-from tokendraw_vllm import _parts, _replacement, v2
+from tokendraw_vllm import _engine, _parts, _replacement, v2
 
 V1 = """
     import torch
@@ -27,6 +27,16 @@ V1 = """
             return torch.zeros(len(logits), dtype=torch.int64), None
 
         forward = forward_native
+
+    def apply_top_k_top_p(logits, k, p, **_):
+        ordered, ids = logits.sort(1, descending=True)
+        probs, rank = ordered.softmax(1), torch.arange(logits.shape[1])
+        if k is not None:
+            ordered[rank >= k[:, None]] = -float("inf")
+            probs = ordered.softmax(1)
+        if p is not None:
+            ordered[probs.cumsum(1) - probs >= p[:, None]] = -float("inf")
+        return torch.empty_like(logits).scatter_(1, ids, ordered)
 """
 STATES = """
     import numpy as np
@@ -175,6 +185,7 @@ V2 = """
     from vllm.v1.worker.gpu.sample.logit_bias import LogitBiasState
     from vllm.v1.worker.gpu.sample.logprob import compute_topk_scores
     from vllm.v1.worker.gpu.sample.penalties import PenaltiesState
+    from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
     from vllm.v1.worker.gpu.sample.states import SamplingStates
 
     class Sampler:
@@ -222,13 +233,26 @@ V2 = """
             self, logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos,
             seq_lens_upper_bound_np, return_logprobs=False,
         ):
-            if self.needs_logits_processing[idx_mapping_np].any():
-                logits = logits.float() + self.bias[expanded_idx_mapping.long()]
-                self.sampling_states.apply_temperature(logits, expanded_idx_mapping, idx_mapping_np)
-                self.sampling_states.apply_min_p(logits, expanded_idx_mapping, idx_mapping_np)
+            logits = self.apply_sampling_params(
+                logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos,
+                seq_lens_upper_bound_np, skip_top_k_top_p=True,
+            )
             return self._sample_random(
                 logits, expanded_idx_mapping, idx_mapping_np, pos, None, None, False, False
             )
+
+        def apply_sampling_params(
+            self, logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos,
+            seq_lens_upper_bound_np, skip_top_k_top_p=False,
+        ):
+            slots, states = expanded_idx_mapping.long(), self.sampling_states
+            if self.needs_logits_processing[idx_mapping_np].any():
+                logits = logits.float() + self.bias[slots]
+                states.apply_temperature(logits, expanded_idx_mapping, idx_mapping_np)
+                states.apply_min_p(logits, expanded_idx_mapping, idx_mapping_np)
+                if not skip_top_k_top_p:
+                    logits = apply_top_k_top_p(logits, states.top_k.gpu[slots], states.top_p.gpu[slots])
+            return logits
 
         def _sample_random(
             self, processed_logits, expanded_idx_mapping, idx_mapping_np, pos, top_k, top_p, has_topp_only_rows,
@@ -306,6 +330,7 @@ MODULES = {
     "vllm.envs": "VLLM_BATCH_INVARIANT = False",
     "vllm.config": "current = None\ndef get_current_vllm_config_or_none(): return current",
     "vllm.config.model": "PROCESSED_LOGPROBS_MODES = ('processed_logits', 'processed_logprobs')",
+    "vllm.sampling_params": "from vllm_engine import Parameters as SamplingParams",
     "vllm.v1.sample.ops.topk_topp_sampler": V1,
     "vllm.v1.engine.input_processor": INPUTS,
     "vllm.v1.worker.gpu.states": REQUESTS,
@@ -327,6 +352,7 @@ def forget() -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
         del sys.modules[name]
     _parts._say.cache_clear()
+    _engine.misfits.cache_clear()
     _parts._reasons_of_losses.clear()
     v2.logprobs._scorers.clear()
 

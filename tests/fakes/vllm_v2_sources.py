@@ -90,13 +90,10 @@ def _stubs(device: torch.device) -> dict[str, types.ModuleType]:
     contents: dict[str, dict[str, Any]] = {
         "vllm.config": {"get_current_vllm_config_or_none": lambda: None},
         "vllm.config.model": {"PROCESSED_LOGPROBS_MODES": ("processed_logits", "processed_logprobs")},
-        "vllm.distributed": {
-            "parallel_state": types.SimpleNamespace(
-                __name__="vllm.distributed.parallel_state",
-                model_parallel_is_initialized=lambda: False,
-                get_pcp_group=lambda: None,
-                get_tp_group=lambda: None,
-            )
+        "vllm.distributed.parallel_state": {
+            "model_parallel_is_initialized": lambda: False,
+            "get_pcp_group": lambda: None,
+            "get_tp_group": lambda: None,
         },
         "vllm.platforms": {
             "current_platform": platform,

@@ -18,6 +18,7 @@ from tokendraw.engines import choose_once, format_error
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+V1_SAMPLER, ADMISSION = "V1 sampler", "admission"
 SAMPLER, EDITING, VERIFICATION, DRAFTING, SCORING = (
     f"V2 {part}" for part in ("sampler", "editing", "verification", "drafting", "scoring")
 )

@@ -14,9 +14,8 @@ from torch import Tensor
 import tokendraw
 from tokendraw import Drafts, Need, RequestSlots, Sampler, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import PluginInfo, VerifyMode
-from tokendraw.resolution import installed_version, read_settings
-from tokendraw_vllm import _parts
-from tokendraw_vllm._engine import DISTRIBUTIONS
+from tokendraw.resolution import read_settings
+from tokendraw_vllm import _engine, _parts
 from tokendraw_vllm._parts import Names
 
 REFERENCE = "native"
@@ -39,11 +38,12 @@ class Replacement:
     """A sampler in place of a sampler of vLLM. The first call that raises is its last; on several ranks it raises."""
 
     def __init__(
-        self, part: str, sampler: Sampler, *, seeds_every_row: bool, is_specialised: bool = True
+        self, part: str, sampler: Sampler, *, seeds_every_row: bool, is_specialised: bool = True, by: str = ""
     ) -> None:
         """Hold a loaded sampler.
 
         :param part: the replaced part of vLLM, for the log.
+        :param by: the plugin and vLLM, for the log.
         :param seeds_every_row: whether rows without a user's seed may get one, at no cost.
         :param is_specialised: whether the plugin's priority is above that of the reference in plain PyTorch.
         """
@@ -55,6 +55,9 @@ class Replacement:
         """Whether drafts are verified too."""
         self.draws_drafts = False
         """Whether drafts are drawn too."""
+        self.scores = False
+        """Whether log-probabilities are computed too."""
+        self.by = by
         self.seeds_every_row = seeds_every_row
         self.is_specialised = is_specialised
 
@@ -154,10 +157,13 @@ def load(
         seeds_every_row = getattr(info.operations["sample"], "seeding", "none") == "counter"
         if prepare is not None:
             prepare(sampler, seeds_every_row)
-        engine = next(filter(None, map(installed_version, DISTRIBUTIONS)), "")
-        _parts.log_replaced(part, f"{sampler.name} {version}, vLLM {engine}")
+        by = f"{sampler.name} {version}, vLLM {_engine.version()}"
+        if _engine.is_tested():  # else the proof comes first
+            _parts.log_replaced(part, by)
         is_specialised = info.priority > _REFERENCE_PRIORITY
-        return Replacement(part, sampler, seeds_every_row=seeds_every_row, is_specialised=is_specialised)
+        return Replacement(
+            part, sampler, seeds_every_row=seeds_every_row, is_specialised=is_specialised, by=by
+        )
     return None
 
 

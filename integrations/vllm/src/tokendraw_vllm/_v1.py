@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, Need, SamplingMetadata
+from tokendraw.engines import format_error
 from tokendraw_vllm import _parts
+from tokendraw_vllm._engine import is_tested, untested
+from tokendraw_vllm._parts import V1_SAMPLER as _PART
 from tokendraw_vllm._parts import choose_for_all, names_or_reason
 from tokendraw_vllm._replacement import Replacement, choose, load
+from tokendraw_vllm.v2.proof import difference, made_up_logits, reference
 
-_PART = "V1 sampler"
 _ATTRIBUTE = "_tokendraw"
 MIN_CPU_VOCABULARY = 32_000
 """Least V that a compiled sampler draws on a CPU. With fewer tokens vLLM is quicker where a single request has top-k
@@ -104,7 +107,38 @@ def _load(sampler: Any, device: torch.device, vocab_size: int) -> Replacement | 
     names = choose_for_all(  # all ranks draw the batch
         lambda: names_or_reason(lambda: choose(device, need, reference_is_faster=reference_is_faster))
     )
-    return load(_PART, device, need, reference_is_faster=reference_is_faster, names=names)
+    replacement = load(_PART, device, need, reference_is_faster=reference_is_faster, names=names)
+    if replacement is None or is_tested():
+        return replacement
+    try:
+        reason = _failure(replacement, device, vocab_size, use_fp64=need.gumbel_dtype == "fp64")
+    except Exception as error:
+        reason = format_error(error)
+    if reason is not None:
+        _parts.log_kept(f"{untested()}, and its proof failed: {reason}", part=_PART)
+        return None
+    _parts.log_replaced(_PART, f"{replacement.by}, untested: its seams are whole and a proof passed")
+    return replacement
+
+
+def _failure(
+    replacement: Replacement, device: torch.device, vocab_size: int, *, use_fp64: bool
+) -> str | None:
+    """Say how a made-up batch differs from native's, or from what vLLM keeps: see :mod:`.v2.proof`."""
+    from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
+
+    logits = made_up_logits(4, vocab_size, torch.float32, device)
+    k = torch.tensor([6, vocab_size, 12, vocab_size], dtype=torch.int32, device=device)
+    p = torch.tensor([1.0, 0.9, 0.8, 1.0], dtype=torch.float32, device=device)
+
+    def metadata() -> SamplingMetadata:
+        return _metadata(logits, {row: torch.Generator().manual_seed(row) for row in range(4)}, k, p)
+
+    tokens = replacement.draw(logits, metadata)
+    expected = reference(device, use_fp64=use_fp64).sample(logits, metadata()).token_ids
+    return difference(
+        expected if tokens is None else tokens, expected, apply_top_k_top_p(logits.clone(), k, p)
+    )
 
 
 def _unfiltered_rows(

@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,11 +28,14 @@ from torch import Tensor
 
 from tokendraw.plugin import VerifyMode
 from tokendraw_vllm import _parts
+from tokendraw_vllm._engine import is_tested, is_whole
+from tokendraw_vllm._replacement import Replacement
 from tokendraw_vllm.v2 import drafts, logprobs
 from tokendraw_vllm.v2.drafts import VerifiedRows
 from tokendraw_vllm.v2.edits import TOKENS_ATTRIBUTE, RequestTokens
 from tokendraw_vllm.v2.loading import BackgroundLoad, Setup, load_during_weights
 from tokendraw_vllm.v2.logprobs import drafts_need_processed, needs_processed
+from tokendraw_vllm.v2.proof import Proof, prove
 from tokendraw_vllm.v2.rules import log_lost
 from tokendraw_vllm.v2.slots import ATTRIBUTE, Drawn, Slots, Verified
 
@@ -47,11 +50,12 @@ def install() -> None:
 
     if hasattr(VllmSampler.__init__, ATTRIBUTE):
         return
-    logprobs.install()
+    if is_whole(_parts.SCORING):
+        logprobs.install()
     for owner, wrappers in (
         (VllmSampler, _WRAPPERS),
         (RequestState, _REQUEST_WRAPPERS),
-        (RejectionSampler, {"_verify": wrap_verify}),
+        (RejectionSampler, {"_verify": wrap_verify} if is_whole(_parts.VERIFICATION) else {}),
     ):
         for name, wrapper in wrappers.items():
             original = getattr(owner, name)
@@ -65,8 +69,8 @@ def _wrap_init(original: Method) -> Method:
         original(self, *arguments, **keywords)
         with _parts.vllm_stays_if_it_raises(_parts.SAMPLER):
             values = inspect.signature(original).bind(self, *arguments, **keywords).arguments
-            slots = _slots(self, values["vllm_config"], values["device"], values.get("req_states"))
-            setattr(self, ATTRIBUTE, slots)
+            values.pop("self")
+            setattr(self, ATTRIBUTE, _slots(self, values))
 
     return __init__
 
@@ -193,15 +197,15 @@ _REQUEST_WRAPPERS: dict[str, Callable[[Method], Method]] = {
 }
 
 
-def _slots(sampler: Any, config: Any, device: torch.device | str, requests: Any) -> Slots:
-    """Make the slots of a sampler of vLLM.
+def _slots(sampler: Any, given: Mapping[str, Any]) -> Slots:
+    """Make the slots of a sampler of vLLM, whose ``RequestState`` may hold the load of the sampler.
 
-    :param requests: vLLM's ``RequestState``, which may hold the load of the sampler.
+    :param given: arguments of the sampler.
     """
-    states = sampler.sampling_states
+    states, config, requests = sampler.sampling_states, given["vllm_config"], given["req_states"]
     setup = Setup.of(
         config,
-        device=device,
+        device=given["device"],
         vocab_size=states.vocab_size,
         max_requests=states.max_num_reqs,
         use_fp64=sampler.use_fp64_gumbel,
@@ -215,14 +219,49 @@ def _slots(sampler: Any, config: Any, device: torch.device | str, requests: Any)
         drafts.install(setup.device, states.vocab_size, loading.result)
     # a subclass may do anything between the logits and its draw
     is_plain = type(sampler) is _sampler_class()
+
+    def make(count: int) -> tuple[Any, Any]:
+        return _made_up(given, count, setup, loading.result)
+
+    def wait_and_prove() -> Replacement | None:
+        replacement = loading.result()
+        return replacement and prove(Proof(make, config, setup, replacement), replacement)
+
     return Slots(
         sampler,
-        loading.result,
+        loading.result if is_tested() else wait_and_prove,
         setup.device,
         requests,
         raw=is_plain and not setup.batch_invariant,
         has_orders=is_plain,
     )
+
+
+def _made_up(
+    given: Mapping[str, Any], count: int, setup: Setup, wait_for_load: Callable[[], Replacement | None]
+) -> tuple[Any, Any]:
+    """Make another sampler of vLLM for a few requests, with tokendraw in it, and its ``RequestState``."""
+    from vllm.v1.worker.gpu.states import RequestState
+
+    def make(kind: Any, **arguments: Any) -> Any:
+        made: Any = object.__new__(kind)
+        inspect.unwrap(kind.__init__)(made, **arguments)  # without a load
+        return made
+
+    requests = make(
+        RequestState,
+        max_num_reqs=count,
+        max_model_len=64,
+        max_num_batched_tokens=64,
+        num_speculative_steps=0 if setup.drafts is None else setup.drafts.most,
+        vocab_size=setup.vocab_size,
+        device=setup.device,
+    )
+    sampler = make(_sampler_class(), **{**given, "max_num_reqs": count, "req_states": requests})
+    raw = not setup.batch_invariant
+    slots = Slots(sampler, wait_for_load, setup.device, requests, raw=raw, has_orders=True)
+    setattr(sampler, ATTRIBUTE, slots)
+    return sampler, requests
 
 
 def _sampler_class() -> type:

@@ -18,9 +18,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, Drafts, SamplingMetadata
-from tokendraw.engines import changed_signature
 from tokendraw.speculative import target_rows
-from tokendraw_vllm import _parts
 from tokendraw_vllm._replacement import Replacement
 from tokendraw_vllm.v2.metadata import MAX_CACHED, make_metadata
 
@@ -131,18 +129,6 @@ class DraftLayouts:
 
 
 _ATTRIBUTE = "_tokendraw"
-_SIGNATURE = (
-    "logits",
-    "expanded_idx_mapping",
-    "temperature",
-    "seed",
-    "pos",
-    "apply_temperature",
-    "is_drafting",
-    "logits_cache",
-    "logits_cache_col",
-    "use_fp64",
-)
 _FACTS = BatchFacts(max_top_k=0, any_top_p=False, any_min_p=False, any_joint=False, filters=())
 _drafters: dict[torch.device, Drafter] = {}
 """By device: the draw that vLLM's speculators call has no other way to the sampler."""
@@ -156,14 +142,9 @@ def install(device: torch.device, vocab_size: int, wait_for_load: Callable[[], R
     """
     from vllm.v1.worker.gpu.spec_decode import speculator
 
-    original = getattr(speculator, "gumbel_sample", None)
-    reason = changed_signature("gumbel_sample", original, _SIGNATURE)
-    if reason is not None:
-        _parts.log_kept(reason, part=_parts.DRAFTING)
-        return
     _drafters[device] = Drafter(vocab_size, wait_for_load)
-    if original is not None and not hasattr(original, _ATTRIBUTE):
-        speculator.gumbel_sample = _wrapped(original)
+    if not hasattr(speculator.gumbel_sample, _ATTRIBUTE):
+        speculator.gumbel_sample = _wrapped(speculator.gumbel_sample)
 
 
 def _wrapped(original: Callable[..., Any]) -> Callable[..., Any]:

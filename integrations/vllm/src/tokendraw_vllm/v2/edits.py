@@ -20,7 +20,6 @@ import tokendraw
 from tokendraw import Drafts, InvalidParameterError, RequestSlots, SamplingParams
 from tokendraw.plugin import ProcessNeed
 from tokendraw_vllm import _parts
-from tokendraw_vllm._engine import edit_states
 from tokendraw_vllm._parts import Names
 from tokendraw_vllm._replacement import Processor
 
@@ -32,6 +31,15 @@ ALL_LISTS = SamplingParams(
 )
 """A request with every list that a request of vLLM may have."""
 _MAX_BIAS, _MAX_STOP_IDS, _MAX_BAD_WORDS, _MAX_BAD_WORD_LEN = 1024, 128, 128, 32
+
+
+def edit_states() -> tuple[type, ...]:
+    """Return vLLM's own logits processors, whose edits tokendraw serves too."""
+    from vllm.v1.worker.gpu.sample.bad_words import BadWordsState
+    from vllm.v1.worker.gpu.sample.logit_bias import LogitBiasState
+    from vllm.v1.worker.gpu.sample.penalties import PenaltiesState
+
+    return LogitBiasState, PenaltiesState, BadWordsState
 
 
 def edits_of(sampling_params: Any) -> SamplingParams | None:
@@ -392,7 +400,9 @@ class Edits:
 
         :returns: whether vLLM edits a request from now on that tokendraw edited.
         """
-        if self._sampler.num_speculative_tokens > 1:  # any step may have appended several tokens
+        if (
+            edited is not None and self._sampler.num_speculative_tokens > 1
+        ):  # any step may have appended several tokens
             return self.catch_up(edited)
         return self._append(edited, lambda mirror, rows: mirror.follow(rows, input_ids, positions, lengths))
 

@@ -17,7 +17,7 @@ import torch
 from tokendraw import Need, Sampler
 from tokendraw.plugin import GumbelDtype, LogprobsMode
 from tokendraw_vllm import _parts
-from tokendraw_vllm._engine import DraftSetup
+from tokendraw_vllm._engine import SEAMS, DraftSetup, is_whole
 from tokendraw_vllm._parts import Names, choose_for_all, names_or_reason
 from tokendraw_vllm._replacement import Replacement, choose, load
 from tokendraw_vllm.v2.edits import choose_processor, load_processor
@@ -47,6 +47,8 @@ class Setup:
     max_best: int
     """The largest number of best tokens whose log-probabilities tokendraw serves."""
     drafts: DraftSetup | None
+    whole: frozenset[str]
+    """Parts of vLLM whose seams are whole."""
 
     @classmethod
     def of(
@@ -76,12 +78,13 @@ class Setup:
             max_best=max_best_of(config),
             batch_invariant=bool(envs.VLLM_BATCH_INVARIANT),
             drafts=DraftSetup.of(config),
+            whole=frozenset(filter(is_whole, SEAMS)),
         )
 
     @property
     def draws_drafts(self) -> bool:
         """Whether vLLM draws its drafts."""
-        return self.drafts is not None and self.drafts.mode is not None
+        return self.drafts is not None and self.drafts.mode is not None and _parts.DRAFTING in self.whole
 
     def choose(self) -> dict[str, Names | str]:
         """Choose the plugins for several ranks: names for each part, or why that part of vLLM stays."""
@@ -116,7 +119,7 @@ class Setup:
         )
         if replacement is None or replacement.sampler is None:
             return replacement
-        load_scorer(
+        replacement.scores = _parts.SCORING in self.whole and load_scorer(
             self.device,
             self.vocab_size,
             self._layouts() if self.scores_processed else self._layouts()[:1],
@@ -126,13 +129,14 @@ class Setup:
         )
         if not self.batch_invariant:
             most = 0 if self.drafts is None else self.drafts.most
-            replacement.processor = load_processor(
-                self.device,
-                self.vocab_size,
-                replacement.sampler.name,
-                max_drafts=most,
-                names=by_part.get(_parts.EDITING),
-            )
+            if _parts.EDITING in self.whole:
+                replacement.processor = load_processor(
+                    self.device,
+                    self.vocab_size,
+                    replacement.sampler.name,
+                    max_drafts=most,
+                    names=by_part.get(_parts.EDITING),
+                )
             replacement.verifies = self._warm_up_drafts(
                 replacement.sampler, replacement.seeds_every_row, by_part.get(_parts.SAMPLER)
             )
@@ -144,7 +148,8 @@ class Setup:
     @property
     def verifies_drafts(self) -> bool:
         """Whether tokendraw has the way in which vLLM judges its drafts."""
-        return self.drafts is not None and self.drafts.verifies and not self.batch_invariant
+        is_judged = self.drafts is not None and self.drafts.verifies and not self.batch_invariant
+        return is_judged and _parts.VERIFICATION in self.whole
 
     def _need(self) -> Need:
         gumbel_dtype: GumbelDtype = "fp64" if self.use_fp64 else "fp32"

@@ -106,6 +106,11 @@ _scorers: dict[tuple[torch.device, bool], Scorer] = {}
 """By device, and whether logits are returned."""
 
 
+def forget_scorers() -> None:
+    """Leave all log-probabilities to vLLM."""
+    _scorers.clear()
+
+
 def install() -> None:
     """Replace ``compute_topk_scores`` in the modules of its callers."""
     original = getattr(importlib.import_module(f"{_RUNNER}.sample.logprob"), FUNCTION)
@@ -204,8 +209,8 @@ def load_scorer(
     need: Need,
     max_best: int,
     names: Names | str | None = None,
-) -> None:
-    """Load the scorer for a device, and compile its kernels; with a line in the log if vLLM's stays.
+) -> bool:
+    """Load the scorer for a device, and compile its kernels; False, with a line in the log, if vLLM's stays.
 
     Raises nothing, unless other ranks draw the same tokens.
 
@@ -218,13 +223,15 @@ def load_scorer(
         chosen = _best_scorer(device, need) if names is None else names
         if isinstance(chosen, str):
             _parts.log_kept(chosen, part=_parts.SCORING)
-            return
+            return False
         # by its name, so that no other plugin takes over after a failure
         scorer = Scorer(tokendraw.load("score", chosen, device=device, need=need), max_best)
         if device.type != "cpu":
             scorer.warm_up(device, vocab_size, layouts)
         returns_logits = need.logprobs_mode == "raw_logits"
         _scorers[torch.empty(0, device=device, dtype=torch.float32).device, returns_logits] = scorer
+        return True
+    return False
 
 
 _INF = float("inf")

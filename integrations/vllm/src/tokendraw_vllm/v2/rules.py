@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import InvalidParameterError, SamplingParams
-from tokendraw.engines import RULE_FIELDS, changed_signature, read_rules, rule_off, rule_values
+from tokendraw.engines import RULE_FIELDS, read_rules, rule_off, rule_values
 from tokendraw_vllm import _parts
 from tokendraw_vllm._engine import verification_obstacle
 
@@ -35,11 +35,8 @@ def install() -> None:
     """Have vLLM's input processor of this process refuse bad rules."""
     from vllm.v1.engine.input_processor import InputProcessor
 
-    original = getattr(InputProcessor, "_validate_params", None)
-    reason = changed_signature("InputProcessor._validate_params", original, ("self", "params"))
-    if reason is not None:
-        _parts.log_kept(f"{reason}, so {SOURCE} is checked late, by the sampler", part="admission")
-    elif original is not None and not hasattr(original, _ATTRIBUTE):
+    original = InputProcessor._validate_params
+    if not hasattr(original, _ATTRIBUTE):
         InputProcessor._validate_params = _checked(original)
 
 
