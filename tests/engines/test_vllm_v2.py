@@ -78,10 +78,10 @@ def test_a_batch_with_an_edit_that_is_vllms_is_drawn_behind_its_edits(calls, mon
 def test_watermarks_win_and_batches_without_any_are_drawn_behind_vllms_edits(calls):
     engine = Engine(V, kind="Watermarking")
     engine.start(0, temperature=0.7, top_k=1)
-    engine.sampler.watermarks = True
+    engine.sampler.watermarking.np[:] = True
     assert engine.decode(batch(1), [0]) == [1]
     assert calls.draws == []
-    engine.sampler.watermarks = False
+    engine.sampler.watermarking.np[:] = False
     assert engine.decode(batch(1), [0]) == [BEST]
     assert [logits.dtype for logits, _ in calls.draws] == [torch.float32]
 

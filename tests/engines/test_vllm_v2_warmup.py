@@ -7,6 +7,7 @@ import threading
 from itertools import product
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,7 +19,7 @@ import vllm_stand_in
 from calling import CPU, provider_of
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
-from tokendraw_vllm.v2.edits import Mirror, RequestTokens, edits_of, load_processor
+from tokendraw_vllm.v2.edits import Mirror, edits_of, load_processor
 from tokendraw_vllm.v2.logprobs import Scorer
 from triton_stand_ins import compilations, sampler_for
 from vllm_engine import DraftingEngine, Engine, Parameters
@@ -130,7 +131,7 @@ def test_no_request_with_edits_compiles_a_kernel(kernels, monkeypatch):
         for slot, edits in enumerate(EDITS):
             if not together:
                 mirror = Mirror(8, 128, V, CPU, 1)
-            mirror.add(slot, edits_of(Parameters(**edits)), RequestTokens(slot, 2, [1, 2, 3]))
+            mirror.add(slot, edits_of(Parameters(**edits)), np.array([1, 2, 3]), 2)
             rows = mirror.rows(torch.arange(8).numpy())
             processor.process(torch.zeros(len(rows.places), V), mirror.requests, rows.mirror)
             mirror.requests.append(rows.mirror, rows.mirror)
@@ -256,12 +257,14 @@ def begun(monkeypatch, config, device="cuda:0"):
 
 @pytest.mark.parametrize("vocab_size", [V, V + 1], ids=["the same", "another vocabulary"])
 def test_the_load_begins_before_the_weights_are_loaded_and_is_the_sampler_s(loads, monkeypatch, vocab_size):
+    from vllm.v1.worker.gpu.model_states.interface import ModelState
     from vllm.v1.worker.gpu.sample.sampler import Sampler
 
     config = vllm_config()
     loading = begun(monkeypatch, config)
-    requests = SimpleNamespace(_tokendraw=loading)
-    sampler = Sampler(config, 8, vocab_size, torch.device("cuda:0"), requests)
+    requests, state = SimpleNamespace(_tokendraw=loading), ModelState(config, torch.device("cuda:0"))
+    sampler = Sampler(config, 8, vocab_size, state.device, requests)
+    assert state.custom_sampler(sampler) is None
     assert (sampler._tokendraw._wait_for_load == loading.result) == (vocab_size == V)
     loads.gate.set()
     loading.result()

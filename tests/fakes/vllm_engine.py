@@ -44,6 +44,7 @@ class Engine:
         config: Any = None,
         **options: Any,
     ) -> None:
+        from vllm.v1.worker.gpu.model_states.interface import ModelState
         from vllm.v1.worker.gpu.sample import sampler
         from vllm.v1.worker.gpu.states import RequestState
 
@@ -56,10 +57,12 @@ class Engine:
             device=DEVICE,
         )
         if config is None:
-            config = MagicMock(reasoning_config=None, speculative_config=speculative)
+            config = MagicMock(reasoning_config=None, speculative_config=speculative, watermark_config=None)
             config.model_config.max_model_len, config.model_config.dtype = 128, dtype
         make = getattr(sampler, kind)
-        self.sampler = make(config, slots, vocab_size, DEVICE, self.states, **options)
+        made = make(config, slots, vocab_size, DEVICE, self.states, **options)
+        state = types.SimpleNamespace(vllm_config=config, device=DEVICE)
+        self.sampler, self.rejection_sampler = ModelState.custom_sampler(state, made) or (made, None)
         self.tokens: dict[int, list[int]] = {}
 
     def leave_to_vllm(self) -> None:
@@ -67,7 +70,7 @@ class Engine:
         from tokendraw_vllm.v2 import logprobs
 
         self.sampler._tokendraw.can_draw()
-        self.sampler._tokendraw = None
+        self.sampler._tokendraw._replacement = None
         logprobs._scorers.clear()
 
     def start(
@@ -81,8 +84,8 @@ class Engine:
         states.free_indices.append(slot)  # the next one to be taken
         self.tokens[slot] = [*prompt, *output]
         states.add_request(str(slot), len(prompt), [*self.tokens[slot]], 0, 100)
-        states.apply_staged_writes()
         self.sampler.add_request(slot, Parameters(**parameters))
+        states.apply_staged_writes()
         self.sampler.apply_staged_writes()
 
     def stop(self, slot: int) -> None:
@@ -191,7 +194,8 @@ class DraftingEngine(Engine):
             fly_entropy_top_k=3,
         )
         super().__init__(vocab_size, speculative=speculative, num_speculative_tokens=most + 1, **options)
-        self.rejection_sampler = RejectionSampler(self.sampler, speculative, DEVICE)
+        if self.rejection_sampler is None:
+            self.rejection_sampler = RejectionSampler(self.sampler, speculative, DEVICE)
 
     def drafted(self, slots: Sequence[int], drafts: Sequence[Sequence[int]]) -> Any:
         """The batch of a verification: rows of request after request."""

@@ -89,27 +89,59 @@ REQUESTS = """
     import torch
     from vllm.v1.worker.gpu.sample.states import Column
 
+    from vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor
+
     class RequestState:
         def __init__(
             self, max_num_reqs, max_model_len, max_num_batched_tokens, num_speculative_steps, vocab_size, device
         ):
             self.max_model_len, self.free_indices = max_model_len, list(range(max_num_reqs))
-            self.all_token_ids = Column((max_num_reqs, max_model_len), torch.int32)
+            self.all_token_ids, self.device = StagedWriteTensor((max_num_reqs, max_model_len)), device
+            self.prompt_len, self.prefill_len = (Column(max_num_reqs, torch.int32) for _ in range(2))
             self.total_len = self.num_computed_tokens = Column(max_num_reqs, torch.int32)
             self.req_id_to_index, self.index_to_req_id, self.last_sampled_tokens = {}, {}, None
 
         def add_request(self, req_id, prompt_len, all_token_ids, num_computed_tokens, max_tokens):
             slot = self.req_id_to_index[req_id] = self.free_indices.pop()
             self.index_to_req_id[slot], self.total_len.gpu[slot] = req_id, len(all_token_ids)
-            self.all_token_ids.gpu[slot, : len(all_token_ids)] = torch.tensor(all_token_ids)
+            self.prompt_len.np[slot], self.prefill_len.np[slot] = prompt_len, len(all_token_ids)
+            self.all_token_ids.stage_write(slot, 0, all_token_ids)
 
         def apply_staged_writes(self):
-            pass
+            self.all_token_ids.apply_write()
 
         def remove_request(self, req_id):
             slot = self.req_id_to_index.pop(req_id)
             del self.index_to_req_id[slot]
             self.free_indices.append(slot)
+"""
+STAGED = """
+    import torch
+
+    class StagedWriteTensor:
+        def __init__(self, size):
+            self.gpu = torch.zeros(size, dtype=torch.int32)
+            self._staged_write_indices, self._staged_write_contents, self._starts = [], [], []
+
+        def stage_write(self, index, start, x):
+            self._staged_write_indices.append(index)
+            self._staged_write_contents.extend(x)
+            self._starts.append((start, len(x)))
+
+        def apply_write(self):
+            contents = torch.tensor(self._staged_write_contents)
+            parts = contents.split([count for _, count in self._starts])
+            for index, (start, count), part in zip(self._staged_write_indices, self._starts, parts, strict=True):
+                self.gpu[index, start : start + count] = part
+            self._staged_write_indices, self._staged_write_contents, self._starts = [], [], []
+"""
+MODEL_STATE = """
+    class ModelState:
+        def __init__(self, vllm_config, device):
+            self.vllm_config, self.device = vllm_config, device
+
+        def custom_sampler(self, sampler):
+            return None
 """
 BATCHES = """
     def post_update(
@@ -194,7 +226,7 @@ V2 = """
             num_speculative_tokens=1, use_fp64_gumbel=False, return_sampling_mask=False,
         ):
             self.logprobs_mode, self.use_fp64_gumbel = logprobs_mode, use_fp64_gumbel
-            self.return_sampling_mask = return_sampling_mask
+            self.return_sampling_mask, self.req_states = return_sampling_mask, req_states
             self.sampling_states = SamplingStates(max_num_reqs, vocab_size)
             self.needs_logits_processing = np.zeros(max_num_reqs, dtype=bool)
             self.logits_processors = [LogitBiasState(), PenaltiesState(), BadWordsState()]
@@ -262,8 +294,10 @@ V2 = """
             return torch.where(greedy, processed_logits.argmax(1), 0), processed_logits
 
     class Watermarking(Sampler):
+        watermarking = SimpleNamespace(np=np.zeros(8, dtype=bool))
+
         def _sample_random(self, *arguments):
-            if self.watermarks:
+            if self.watermarking.np.any():
                 return torch.full((len(arguments[0]),), 1), arguments[0]
             return super()._sample_random(*arguments)
 """
@@ -333,6 +367,8 @@ MODULES = {
     "vllm.sampling_params": "from vllm_engine import Parameters as SamplingParams",
     "vllm.v1.sample.ops.topk_topp_sampler": V1,
     "vllm.v1.engine.input_processor": INPUTS,
+    "vllm.v1.worker.gpu.buffer_utils": STAGED,
+    "vllm.v1.worker.gpu.model_states.interface": MODEL_STATE,
     "vllm.v1.worker.gpu.states": REQUESTS,
     "vllm.v1.worker.gpu.input_batch": BATCHES,
     "vllm.v1.worker.gpu.sample.states": STATES,

@@ -67,6 +67,16 @@ class Platform:
         raise AttributeError(name)
 
 
+class ModelState:
+    """A model without a sampler of its own."""
+
+    def __init__(self) -> None:
+        self.vllm_config = self.device = None
+
+    def custom_sampler(self, sampler: Any) -> Any:
+        return None
+
+
 class Envs(types.ModuleType):
     """vLLM's variables: all off, but for limits."""
 
@@ -89,6 +99,7 @@ def _stubs(device: torch.device) -> dict[str, types.ModuleType]:
     platform = Platform(device)
     contents: dict[str, dict[str, Any]] = {
         "vllm.config": {"get_current_vllm_config_or_none": lambda: None},
+        "vllm.v1.worker.gpu.model_states.interface": {"ModelState": ModelState},
         "vllm.config.model": {"PROCESSED_LOGPROBS_MODES": ("processed_logits", "processed_logprobs")},
         "vllm.distributed.parallel_state": {
             "model_parallel_is_initialized": lambda: False,

@@ -12,7 +12,8 @@ import functools
 import importlib
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tokendraw.engines import EngineState, changed_signature, examine, format_error
 from tokendraw.resolution import installed_version
@@ -28,123 +29,100 @@ SWITCHED_OFF = f"switched off by {SWITCH}"
 """The reason of :func:`compare_engine` where the user wants vLLM left alone."""
 
 
-class Seam(NamedTuple):
-    """A class or a function of vLLM that a part relies on."""
-
-    module: str
-    name: str
-    """``Class``, ``Class.method`` or ``function``."""
-    leading: str | None = None
-    """What the names of its parameters begin with; None: not looked at."""
-    attributes: str = ""
-    """What the instances of a class have: its ``__init__`` stores them, or the class has them."""
-
-
-_RUNNER = "vllm.v1.worker.gpu"
-_SAMPLER, _STATES = (f"{_RUNNER}.sample.sampler", "Sampler"), (f"{_RUNNER}.sample.states", "SamplingStates")
-_TOP_K_TOP_P = "vllm.v1.sample.ops.topk_topp_sampler"
+_RUNNER = "vllm.v1.worker.gpu."
 _ROWS = (
-    "logits expanded_idx_mapping idx_mapping idx_mapping_np pos input_ids expanded_local_pos "
+    "self logits expanded_idx_mapping idx_mapping idx_mapping_np pos input_ids expanded_local_pos "
     "seq_lens_upper_bound_np"
 )
-
-
-def _method(place: tuple[str, str], name: str, leading: str) -> Seam:
-    return Seam(place[0], f"{place[1]}.{name}", f"self {leading}".strip())
-
-
-SEAMS: Mapping[str, tuple[Seam, ...]] = {
+_Seams: TypeAlias = tuple[tuple[str, str, str], ...]
+_TOP_K_TOP_P = "vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler"
+_SAMPLER, _STATES = f"{_RUNNER}sample.sampler:Sampler", f"{_RUNNER}sample.states:SamplingStates"
+_REQUESTS, _MODEL = f"{_RUNNER}states:RequestState", f"{_RUNNER}model_states.interface:ModelState"
+_VERIFIER = f"{_RUNNER}spec_decode.rejection_sampler:RejectionSampler"
+_RANKS, _MODES = "vllm.distributed.parallel_state:", "vllm.config.model:PROCESSED_LOGPROBS_MODES"
+SEAMS: Mapping[str, _Seams] = {
     V1_SAMPLER: (
-        Seam(_TOP_K_TOP_P, "TopKTopPSampler", attributes="logprobs_mode use_fp64_gumbel"),
-        Seam("vllm.config.model", "PROCESSED_LOGPROBS_MODES"),
-        _method((_TOP_K_TOP_P, "TopKTopPSampler"), "__init__", "logprobs_mode use_fp64_gumbel"),
-        _method((_TOP_K_TOP_P, "TopKTopPSampler"), "forward_native", "logits generators k p"),
+        (_TOP_K_TOP_P, "", "logprobs_mode use_fp64_gumbel"),
+        (f"{_TOP_K_TOP_P}.__init__", "self logprobs_mode use_fp64_gumbel", ""),
+        (f"{_TOP_K_TOP_P}.forward_native", "self logits generators k p", ""),
+        (_MODES, "", ""),
     ),
     SAMPLER: (
-        Seam(
-            *_SAMPLER,
-            attributes="sampling_states needs_logits_processing use_fp64_gumbel return_sampling_mask",
-        ),
-        _method(_SAMPLER, "__init__", "vllm_config max_num_reqs vocab_size device req_states logprobs_mode"),
-        _method(_SAMPLER, "add_request", "req_idx sampling_params"),
-        _method(_SAMPLER, "sample", f"{_ROWS} return_logprobs"),
-        _method(_SAMPLER, "get_logprobs_dims", "idx_mapping_np"),
-        _method(
-            _SAMPLER, "_sample_random", "processed_logits expanded_idx_mapping idx_mapping_np pos top_k top_p"
-        ),
-        _method(_SAMPLER, "apply_sampling_params", f"{_ROWS} skip_top_k_top_p"),
-        Seam(*_STATES, attributes="max_num_reqs vocab_size temperature top_k top_p min_p seeds"),
-        _method(_STATES, "__init__", "max_num_reqs vocab_size"),
-        _method(_STATES, "add_request", "req_idx sampling_params"),
-        _method(_STATES, "any_explicit_seed", ""),
-        _method(_STATES, "apply_temperature", "logits expanded_idx_mapping idx_mapping_np"),
-        _method(_STATES, "apply_min_p", "logits expanded_idx_mapping idx_mapping_np"),
-        _method(
-            (f"{_RUNNER}.states", "RequestState"),
-            "__init__",
+        (_SAMPLER, "vllm_config max_num_reqs vocab_size device req_states logprobs_mode", ""),
+        (_SAMPLER, "", "sampling_states req_states needs_logits_processing num_speculative_tokens"),
+        (_SAMPLER, "", "logprobs_mode use_fp64_gumbel return_sampling_mask _sample_random"),
+        (f"{_SAMPLER}.add_request", "self req_idx sampling_params", ""),
+        (f"{_SAMPLER}.sample", f"{_ROWS} return_logprobs", ""),
+        (f"{_SAMPLER}.apply_sampling_params", f"{_ROWS} skip_top_k_top_p", ""),
+        (f"{_SAMPLER}.get_logprobs_dims", "self idx_mapping_np", ""),
+        (_STATES, "max_num_reqs vocab_size", "max_num_reqs vocab_size temperature top_k top_p min_p seeds"),
+        (f"{_STATES}.add_request", "self req_idx sampling_params", ""),
+        (f"{_STATES}.any_explicit_seed", "self", ""),
+        (f"{_STATES}.apply_temperature", "self logits expanded_idx_mapping idx_mapping_np", ""),
+        (
+            _REQUESTS,
             "max_num_reqs max_model_len max_num_batched_tokens num_speculative_steps vocab_size device",
+            "",
         ),
-        Seam("vllm.config", "get_current_vllm_config_or_none", ""),
-        Seam("vllm.config.model", "PROCESSED_LOGPROBS_MODES"),
+        (f"{_MODEL}.custom_sampler", "self sampler", ""),
+        (_MODEL, "", "vllm_config device"),
+        ("vllm.config:get_current_vllm_config_or_none", "", ""),
+        (_MODES, "", ""),
         *(
-            Seam("vllm.distributed.parallel_state", name, "")
+            (f"{_RANKS}{name}", "", "")
             for name in ("model_parallel_is_initialized", "get_pcp_group", "get_tp_group")
         ),
     ),
     EDITING: (
-        Seam(*_SAMPLER, attributes="logits_processors num_speculative_tokens"),
-        Seam(
-            f"{_RUNNER}.states",
-            "RequestState",
-            attributes="max_model_len all_token_ids total_len req_id_to_index index_to_req_id",
-        ),
-        _method((f"{_RUNNER}.states", "RequestState"), "add_request", "req_id prompt_len all_token_ids"),
-        _method((f"{_RUNNER}.sample.bad_words", "BadWordsState"), "add_request", "req_idx sampling_params"),
-        _method((f"{_RUNNER}.sample.logit_bias", "LogitBiasState"), "add_request", "req_idx sampling_params"),
-        _method((f"{_RUNNER}.sample.penalties", "PenaltiesState"), "add_request", "req_idx sampling_params"),
+        (_SAMPLER, "", "logits_processors"),
+        (_REQUESTS, "", "max_model_len all_token_ids prompt_len prefill_len total_len index_to_req_id"),
+        (f"{_RUNNER}buffer_utils:StagedWriteTensor", "", "gpu _staged_write_indices _staged_write_contents"),
+        (f"{_RUNNER}sample.bad_words:BadWordsState.add_request", "self req_idx sampling_params", ""),
+        (f"{_RUNNER}sample.logit_bias:LogitBiasState.add_request", "self req_idx sampling_params", ""),
+        (f"{_RUNNER}sample.penalties:PenaltiesState.add_request", "self req_idx sampling_params", ""),
     ),
     VERIFICATION: (
-        Seam(
-            f"{_RUNNER}.spec_decode.rejection_sampler",
-            "RejectionSampler",
+        (
+            _VERIFIER,
             "sampler spec_config device",
-            "sampler num_speculative_steps synthetic_conditional_rates use_block_verification watermark_key",
+            "sampler num_speculative_steps synthetic_conditional_rates",
         ),
-        _method(
-            (f"{_RUNNER}.spec_decode.rejection_sampler", "RejectionSampler"),
-            "_verify",
-            "logits draft_logits draft_sampled pos cu_num_logits idx_mapping idx_mapping_np expanded_idx_mapping "
-            "expanded_local_pos seq_lens_upper_bound_np verify_draft_sampled",
+        (_VERIFIER, "", "use_block_verification watermark_key"),
+        (
+            f"{_VERIFIER}._verify",
+            "self logits draft_logits draft_sampled pos cu_num_logits idx_mapping idx_mapping_np "
+            "expanded_idx_mapping expanded_local_pos seq_lens_upper_bound_np verify_draft_sampled",
+            "",
         ),
     ),
     DRAFTING: (
-        Seam(
-            f"{_RUNNER}.spec_decode.speculator",
-            "gumbel_sample",
+        (
+            f"{_RUNNER}spec_decode.speculator:gumbel_sample",
             "logits expanded_idx_mapping temperature seed pos apply_temperature is_drafting logits_cache "
             "logits_cache_col use_fp64",
+            "",
         ),
     ),
     SCORING: (
-        Seam(
-            f"{_RUNNER}.sample.logprob",
-            "compute_topk_scores",
+        (
+            f"{_RUNNER}sample.logprob:compute_topk_scores",
             "logits num_logprobs sampled_token_ids cu_num_logits logprob_token_ids_state expanded_idx_mapping "
             "max_per_req_token_ids logits_mode",
+            "",
         ),
-        Seam(
-            "vllm.v1.outputs",
-            "LogprobsTensors",
+        (
+            "vllm.v1.outputs:LogprobsTensors",
             "logprob_token_ids logprobs selected_token_ranks cu_num_generated_tokens "
             "cu_num_generated_tokens_tensor",
+            "",
         ),
     ),
     ADMISSION: (
-        _method(("vllm.v1.engine.input_processor", "InputProcessor"), "_validate_params", "params"),
-        Seam("vllm.v1.engine.input_processor", "InputProcessor", attributes="vllm_config"),
+        ("vllm.v1.engine.input_processor:InputProcessor._validate_params", "self params", ""),
+        ("vllm.v1.engine.input_processor:InputProcessor", "", "vllm_config"),
     ),
 }
-"""By part of vLLM."""
+"""By part of vLLM: places in modules, what the names of their parameters begin with, and attributes of instances."""
 _NEEDS = {EDITING: SAMPLER, VERIFICATION: SAMPLER, SCORING: SAMPLER, DRAFTING: VERIFICATION}
 """Parts that are served beside another one alone."""
 
@@ -152,7 +130,7 @@ _NEEDS = {EDITING: SAMPLER, VERIFICATION: SAMPLER, SCORING: SAMPLER, DRAFTING: V
 @functools.cache
 def misfits() -> Mapping[str, str]:
     """Look at all seams: the first reason against each part of this vLLM. A part without an entry is whole."""
-    reasons = {part: next(filter(None, map(_moved, seams)), None) for part, seams in SEAMS.items()}
+    reasons = {part: next(filter(None, starmap(_moved, seams)), None) for part, seams in SEAMS.items()}
     return {part: reason for part, reason in reasons.items() if reason is not None}
 
 
@@ -166,22 +144,19 @@ def reasons_to_log() -> dict[str, str]:
     return {part: why for part, why in misfits().items() if part not in _NEEDS or is_whole(_NEEDS[part])}
 
 
-def _moved(seam: Seam) -> str | None:
+def _moved(place: str, leading: str, attributes: str) -> str | None:
     """Say how vLLM differs at a seam; None: it does not."""
+    module, _, name = place.partition(":")
     try:
-        place: Any = importlib.import_module(seam.module)
+        owner: Any = importlib.import_module(module)
     except Exception as error:
-        return f"importing {seam.module!r} raised {format_error(error)}"
-    found = functools.reduce(lambda owner, name: getattr(owner, name, None), seam.name.split("."), place)
+        return f"importing {module!r} raised {format_error(error)}"
+    found = functools.reduce(lambda owner, name: getattr(owner, name, None), name.split("."), owner)
     if found is None:
-        return f"{seam.module!r} needs {seam.name!r}, found none"
-    if seam.leading is not None:
-        reason = changed_signature(seam.name, found, seam.leading.split())
-        if reason is not None:
-            return reason
-    names = seam.attributes.split()
-    missing = sorted(set(names) - _attributes(found)) if names else []
-    return f"{seam.name!r} needs the attribute {missing[0]!r}, found none" if missing else None
+        return f"{module!r} needs {name!r}, found none"
+    reason = changed_signature(name, found, leading.split()) if leading else None
+    missing = sorted(set(attributes.split()) - _attributes(found)) if attributes else []
+    return f"{name!r} needs the attribute {missing[0]!r}, found none" if missing else reason
 
 
 def _attributes(kind: type) -> set[str]:

@@ -69,23 +69,9 @@ class Replacement:
     ) -> Drawn | None:
         """Draw a token in each row; None after a failure, now or before: then vLLM has to draw.
 
-        :param logits: [B, V].
-        :param metadata: makes the metadata of the batch.
         :param finish: makes the result of the draw; left out: ids [B] int64.
         """
-        if self.sampler is None:
-            return None
-        try:
-            return finish(self.sampler.sample(logits, metadata()))
-        except Exception as error:
-            self.fail(error)
-            return None
-
-    def fail(self, error: Exception) -> None:
-        """Leave all later draws to vLLM, with a line in the log."""
-        if self.sampler is not None:
-            _parts.give_up(self.part, self.sampler.name, error)
-        self.sampler = None
+        return self._try(lambda sampler: finish(sampler.sample(logits, metadata())), self.fail)
 
     def verify(
         self,
@@ -94,38 +80,47 @@ class Replacement:
         metadata: Callable[[], SamplingMetadata],
         mode: VerifyMode,
     ) -> VerifyOutput | None:
-        """Verify drafts; None after a failure, now or before: then vLLM has to verify.
+        """Verify drafts; None after a failure, now or before: then vLLM has to verify."""
 
-        :param logits: [L, V].
-        """
-        if self.sampler is None or not self.verifies:
-            return None
-        try:
+        def verify(sampler: Sampler) -> VerifyOutput:
             described = metadata()  # first: it brings the parameters that the drafts are laid out with
-            return self.sampler.verify(logits, drafts(), described, mode=mode)
-        except Exception as error:
-            self.fail_verification(error)
-            return None
+            return sampler.verify(logits, drafts(), described, mode=mode)
+
+        return self._try(verify, self.fail_verification) if self.verifies else None
 
     def draft(self, logits: Tensor, metadata: Callable[[], SamplingMetadata]) -> Tensor | None:
-        """Draw a draft in each row: [B] int64; None after a failure, now or before: then vLLM has to draw.
+        """Draw a draft in each row: [B] int64; None after a failure, now or before: then vLLM has to draw."""
+        if not self.draws_drafts:
+            return None
+        return self._try(lambda sampler: sampler.draft(logits, metadata()).token_ids, self._fail_drafts)
 
-        :param logits: [B, V].
-        """
-        if self.sampler is None or not self.draws_drafts:
+    def _try(self, call: Callable[[Sampler], Drawn], fail: Callable[[Exception], None]) -> Drawn | None:
+        if self.sampler is None:
             return None
         try:
-            return self.sampler.draft(logits, metadata()).token_ids
+            return call(self.sampler)
         except Exception as error:
-            _parts.give_up(_parts.DRAFTING, self.sampler.name, error)
-            self.draws_drafts = False
+            fail(error)
             return None
+
+    def fail(self, error: Exception) -> None:
+        """Leave all later draws to vLLM, with a line in the log."""
+        self._give_up(self.part, error)
+        self.sampler = None
 
     def fail_verification(self, error: Exception) -> None:
         """Leave all later drafts to vLLM, with a line in the log."""
-        if self.sampler is not None and self.verifies:
-            _parts.give_up(_parts.VERIFICATION, self.sampler.name, error)
+        if self.verifies:
+            self._give_up(_parts.VERIFICATION, error)
         self.verifies = False
+
+    def _fail_drafts(self, error: Exception) -> None:
+        self._give_up(_parts.DRAFTING, error)
+        self.draws_drafts = False
+
+    def _give_up(self, part: str, error: Exception) -> None:
+        if self.sampler is not None:
+            _parts.give_up(part, self.sampler.name, error)
 
 
 def load(

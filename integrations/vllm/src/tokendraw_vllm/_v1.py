@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, Need, SamplingMetadata
-from tokendraw.engines import format_error
 from tokendraw_vllm import _parts
-from tokendraw_vllm._engine import is_tested, untested
+from tokendraw_vllm._engine import is_tested
 from tokendraw_vllm._parts import V1_SAMPLER as _PART
 from tokendraw_vllm._parts import choose_for_all, names_or_reason
 from tokendraw_vllm._replacement import Replacement, choose, load
-from tokendraw_vllm.v2.proof import difference, made_up_logits, reference
+from tokendraw_vllm.v2.proof import made_up_logits, pass_or_stay, reference, require
 
 _ATTRIBUTE = "_tokendraw"
 MIN_CPU_VOCABULARY = 32_000
@@ -110,35 +109,22 @@ def _load(sampler: Any, device: torch.device, vocab_size: int) -> Replacement | 
     replacement = load(_PART, device, need, reference_is_faster=reference_is_faster, names=names)
     if replacement is None or is_tested():
         return replacement
-    try:
-        reason = _failure(replacement, device, vocab_size, use_fp64=need.gumbel_dtype == "fp64")
-    except Exception as error:
-        reason = format_error(error)
-    if reason is not None:
-        _parts.log_kept(f"{untested()}, and its proof failed: {reason}", part=_PART)
-        return None
-    _parts.log_replaced(_PART, f"{replacement.by}, untested: its seams are whole and a proof passed")
-    return replacement
 
+    def check() -> None:
+        """Draw a made-up batch, and compare it with native's and with what vLLM's own filters keep."""
+        from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
-def _failure(
-    replacement: Replacement, device: torch.device, vocab_size: int, *, use_fp64: bool
-) -> str | None:
-    """Say how a made-up batch differs from native's, or from what vLLM keeps: see :mod:`.v2.proof`."""
-    from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
+        logits = made_up_logits(4, vocab_size, torch.float32, device)
+        k = torch.tensor([6, vocab_size, 12, vocab_size], dtype=torch.int32, device=device)
+        p = torch.tensor([1.0, 0.9, 0.8, 1.0], dtype=torch.float32, device=device)
+        generators = [{row: torch.Generator().manual_seed(row) for row in range(4)} for _ in range(2)]
+        mine, own = (_metadata(logits, each, k, p) for each in generators)
+        assert replacement.sampler is not None
+        drawn = replacement.sampler.sample(logits, mine).token_ids
+        native = reference(device, use_fp64=need.gumbel_dtype == "fp64")
+        require(drawn, native.sample(logits, own).token_ids, apply_top_k_top_p(logits.clone(), k, p))
 
-    logits = made_up_logits(4, vocab_size, torch.float32, device)
-    k = torch.tensor([6, vocab_size, 12, vocab_size], dtype=torch.int32, device=device)
-    p = torch.tensor([1.0, 0.9, 0.8, 1.0], dtype=torch.float32, device=device)
-
-    def metadata() -> SamplingMetadata:
-        return _metadata(logits, {row: torch.Generator().manual_seed(row) for row in range(4)}, k, p)
-
-    tokens = replacement.draw(logits, metadata)
-    expected = reference(device, use_fp64=use_fp64).sample(logits, metadata()).token_ids
-    return difference(
-        expected if tokens is None else tokens, expected, apply_top_k_top_p(logits.clone(), k, p)
-    )
+    return None if pass_or_stay(_PART, replacement.by, {_PART: check}) else replacement
 
 
 def _unfiltered_rows(

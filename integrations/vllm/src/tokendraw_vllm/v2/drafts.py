@@ -57,10 +57,6 @@ def probabilities(rows: VerifiedRows, draft_logits: Tensor, judging: Tensor, tem
     """Return the probabilities that drafts were drawn with: [D, V] float32.
 
     A greedy row accepts its argmax, whatever probability below 1 the draft has.
-
-    :param draft_logits: those of ``rows``.
-    :param judging: [D] int64: the rows that judge a draft.
-    :param temperature: [slots] float32.
     """
     if draft_logits.device.type == "cpu":
         return probabilities_by_torch(rows, draft_logits, judging, temperature)
@@ -95,12 +91,7 @@ class DraftLayouts:
     def lay_out(
         self, rows: VerifiedRows, most: int, temperature: Callable[[], Tensor], *, verifies: bool
     ) -> Drafts:
-        """Lay out the drafts of a batch.
-
-        :param most: K.
-        :param temperature: returns [slots] float32.
-        :param verifies: whether they are to be verified; if not, they count as output before their rows.
-        """
+        """Lay out the drafts of a batch."""
         fed = rows.judged if verifies else rows.fed
         count, requests = rows.logits.shape[0], rows.cu_num_logits.shape[0] - 1
         steps = count // requests
@@ -135,11 +126,7 @@ _drafters: dict[torch.device, Drafter] = {}
 
 
 def install(device: torch.device, vocab_size: int, wait_for_load: Callable[[], Replacement | None]) -> None:
-    """Have the speculators of this process draw drafts through tokendraw.
-
-    :param vocab_size: of the target. Drafts of a smaller vocabulary are vLLM's.
-    :param wait_for_load: waits for the replacement of the sampler on the device; returns None if vLLM draws.
-    """
+    """Have the speculators of this process draw drafts through tokendraw, those of the target's vocabulary."""
     from vllm.v1.worker.gpu.spec_decode import speculator
 
     _drafters[device] = Drafter(vocab_size, wait_for_load)
@@ -207,15 +194,9 @@ class Drafter:
         cache: Tensor,
         steps: Tensor,
     ) -> Tensor | None:
-        """Draw a draft in each row: [rows] int64; None where vLLM draws. Logits are kept in ``cache``.
+        """Draw a draft in each row: [rows] int64; None where vLLM draws. See ``DraftRows``.
 
-        :param logits: [rows, V].
-        :param slots: [rows] integer; -1 for padding, whose drafts are any.
-        :param temperature: [slots] float32.
-        :param seeds: [slots] int64.
-        :param positions: [rows] integer: index of the token fed last.
-        :param cache: [slots, K, V].
-        :param steps: [] or [rows] integer: index of the draft among those of a verification.
+        :param temperature: [slots] float32; ``seeds``: [slots] int64.
         """
         replacement = self._replacement()
         if replacement is None or not replacement.draws_drafts:

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -54,10 +54,7 @@ class Scorer:
     """Scores the tokens of rows."""
 
     def __init__(self, provider: Any, max_best: int) -> None:
-        """Hold a loaded provider of ``score``.
-
-        :param max_best: N of the largest batch.
-        """
+        """Hold a loaded provider of ``score``."""
         self.name: str = provider.name
         self._provider, self._max_best = provider, max_best
         self._described = functools.cache(_described)
@@ -121,57 +118,56 @@ def install() -> None:
             setattr(module, FUNCTION, replacement)
 
 
+class _Call(NamedTuple):
+    """The arguments of ``compute_topk_scores``."""
+
+    logits: Tensor
+    num_logprobs: int
+    sampled_token_ids: Tensor
+    cu_num_logits: list[int] | Tensor | None = None
+    logprob_token_ids_state: Any = None
+    expanded_idx_mapping: Tensor | None = None
+    max_per_req_token_ids: int = 0
+    logits_mode: bool = False
+
+
 def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def compute_topk_scores(
-        logits: Tensor,
-        num_logprobs: int,
-        sampled_token_ids: Tensor,
-        cu_num_logits: list[int] | Tensor | None = None,
-        logprob_token_ids_state: Any = None,
-        expanded_idx_mapping: Tensor | None = None,
-        max_per_req_token_ids: int = 0,
-        logits_mode: bool = False,
-    ) -> Any:
-        key = (logits.device, logits_mode)
+    def compute_topk_scores(*given: Any, **named: Any) -> Any:
+        try:
+            call = _Call(*given, **named)
+        except TypeError:  # a newer version of vLLM asks for more
+            return original(*given, **named)
+        key = call.logits.device, call.logits_mode
         scorer = _scorers.get(key)
-        if scorer is not None and scorer.serves(logits, num_logprobs, max_per_req_token_ids):
+        if scorer is not None and scorer.serves(call.logits, call.num_logprobs, call.max_per_req_token_ids):
             try:
                 from vllm.v1.outputs import LogprobsTensors
 
-                own_ids = _own_ids(logprob_token_ids_state, expanded_idx_mapping, max_per_req_token_ids)
-                ids, values, ranks = scorer.score(logits, sampled_token_ids, num_logprobs, own_ids)
-                is_tensor = isinstance(cu_num_logits, Tensor)
+                own_ids = _own_ids(
+                    call.logprob_token_ids_state, call.expanded_idx_mapping, call.max_per_req_token_ids
+                )
+                ids, values, ranks = scorer.score(
+                    call.logits, call.sampled_token_ids, call.num_logprobs, own_ids
+                )
+                is_tensor = isinstance(call.cu_num_logits, Tensor)
                 return LogprobsTensors(
                     logprob_token_ids=ids,
                     logprobs=values,
                     selected_token_ranks=ranks,
-                    cu_num_generated_tokens=None if is_tensor else cu_num_logits,
-                    cu_num_generated_tokens_tensor=cu_num_logits if is_tensor else None,
+                    cu_num_generated_tokens=None if is_tensor else call.cu_num_logits,
+                    cu_num_generated_tokens_tensor=call.cu_num_logits if is_tensor else None,
                 )
             except Exception as error:
                 _parts.give_up(_parts.SCORING, scorer.name, error)
                 _scorers.pop(key, None)
-        return original(
-            logits,
-            num_logprobs,
-            sampled_token_ids,
-            cu_num_logits,
-            logprob_token_ids_state,
-            expanded_idx_mapping,
-            max_per_req_token_ids,
-            logits_mode,
-        )
+        return original(*given, **named)
 
     return compute_topk_scores
 
 
 def _own_ids(state: Any, slot_of_row: Tensor | None, count: int) -> Tensor | None:
-    """Gather the ids of each row's request on the device: [B, count] int32, -1 behind the last of a row.
-
-    :param state: vLLM's ``LogprobTokenIdsState``.
-    :param count: M; 0: no request of the batch has ids, and None is returned.
-    """
+    """Gather the ids of each row's request on the device: [B, count] int32, -1 behind the last of a row."""
     if not count:
         return None
     ids: Tensor = state.token_ids.gpu[slot_of_row, :count]
@@ -214,9 +210,7 @@ def load_scorer(
 
     Raises nothing, unless other ranks draw the same tokens.
 
-    :param layouts: the layouts of the logits to come.
     :param need: of the mode ``raw_logits`` where vLLM returns logits in the place of log-probabilities.
-    :param max_best: see :class:`Scorer`.
     :param names: what the first of several ranks chose for all, by :func:`choose_scorer`; None: chosen here.
     """
     with _parts.vllm_stays_if_it_raises(_parts.SCORING):
@@ -245,21 +239,13 @@ def may_need_processed(logprobs_mode: str, return_sampling_mask: bool) -> bool:
 
 
 def needs_processed(sampler: Any, return_logprobs: bool) -> bool:
-    """Return whether vLLM reads the filtered logits of a batch.
-
-    :param sampler: vLLM's ``Sampler``.
-    :param return_logprobs: whether a request of the batch has log-probabilities.
-    """
+    """Return whether vLLM reads the filtered logits of a batch."""
     mode = sampler.logprobs_mode if return_logprobs else ""
     return may_need_processed(mode, sampler.return_sampling_mask)
 
 
 def drafts_need_processed(sampler: Any, requests: np.ndarray) -> bool:
-    """Return whether vLLM reads the filtered logits of a batch with drafts.
-
-    :param sampler: vLLM's ``Sampler``.
-    :param requests: slots of the requests.
-    """
+    """Return whether vLLM reads the filtered logits of a batch with drafts."""
     if not may_need_processed(sampler.logprobs_mode, sampler.return_sampling_mask):
         return False
     return needs_processed(sampler, sampler.get_logprobs_dims(requests) is not None)

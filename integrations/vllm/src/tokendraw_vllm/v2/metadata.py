@@ -81,10 +81,7 @@ def make_metadata(
     *,
     has_seeds: bool,
 ) -> SamplingMetadata:
-    """Describe batches with given facts; :meth:`SamplingMetadata.for_rows` fills in the rows.
-
-    :param rules: fields of the metadata for the rules beyond vLLM's parameters.
-    """
+    """Describe batches with given facts; :meth:`SamplingMetadata.for_rows` fills in the rows."""
     placeholder = columns["seeds"].new_zeros(1)
     return SamplingMetadata(
         temperature=columns["temperature"],
@@ -102,13 +99,7 @@ def make_metadata(
 def batch_facts(
     states: Any, requests: np.ndarray, rules: tuple[str, ...], *, any_min_p: bool | None = None
 ) -> BatchFacts:
-    """Collect the host's facts about requests.
-
-    :param states: vLLM's ``SamplingStates``.
-    :param requests: slots of the requests.
-    :param rules: names of the rules beyond vLLM's parameters.
-    :param any_min_p: whether tokendraw applies a min-p; None: to each request that has one.
-    """
+    """Collect the host's facts about requests."""
     top_k = states.top_k.np[requests]
     active = top_k < states.vocab_size
     greedy = states.temperature.np[requests] == 0.0
@@ -213,7 +204,6 @@ class RequestColumns:
     def metadata(self, requests: np.ndarray, *, raw: bool, seeds_every_row: bool) -> SamplingMetadata:
         """Describe a batch of requests; equal facts share metadata, and so the samplers' caches on it.
 
-        :param requests: slots of the requests.
         :param raw: whether temperature and min-p are still to be applied.
         :param seeds_every_row: whether rows without a user's seed get one.
         """

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,7 +14,7 @@ from tokendraw import Drafts, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import VerifyMode
 from tokendraw_vllm._replacement import Replacement
 from tokendraw_vllm.v2.drafts import DraftLayouts, VerifiedRows
-from tokendraw_vllm.v2.edits import Edits, withheld_flag
+from tokendraw_vllm.v2.edits import Edits, have_notes
 from tokendraw_vllm.v2.logprobs import processed_logits
 from tokendraw_vllm.v2.metadata import BatchSummaries, RequestColumns
 from tokendraw_vllm.v2.rules import NOT_REPLACED, Orders, Rules
@@ -23,7 +22,7 @@ from tokendraw_vllm.v2.rules import NOT_REPLACED, Orders, Rules
 Result = TypeVar("Result")
 
 ATTRIBUTE = "_tokendraw"
-"""Attribute of vLLM's ``Sampler`` for its :class:`Slots`."""
+"""Attribute of vLLM's samplers for their :class:`Slots`."""
 
 MOST_PLAIN_ROWS = 256
 """Limit of logits rows of a verification that is left to vLLM, if no row has a filter, a seed or an edit."""
@@ -70,6 +69,10 @@ class Slots:
         """
         self._sampler = sampler
         self._states = sampler.sampling_states
+        self._name = type(sampler).__name__
+        overriding = [kind for kind in type(sampler).__mro__ if "_sample_random" in vars(kind)]
+        self._draws_itself = len(overriding) > 1
+        """Whether the sampler is of a subclass with a draw of its own: that of watermarks, or one that is not known."""
         self._wait_for_load: Callable[[], Replacement | None] | None = wait_for_load
         self._replacement: Replacement | None = None
         self._raw = raw
@@ -80,21 +83,17 @@ class Slots:
         self._orders = Orders(self._states, device)
         self._parameters = RequestColumns(self._states, self._rules, self._orders, device)
         self._layouts = DraftLayouts()
-        self._is_withheld = False
         self.needs_processed = False
         """Whether vLLM reads the filtered logits of the step that it has begun."""
-        self._has_drawn = False
-        """Whether tokendraw has drawn the step that vLLM has begun."""
+        have_notes([self._states, *self._edits.states])  # last: behind it the flags are filled in here
 
     def add_request(self, slot: int, sampling_params: Any, add: Callable[[], None]) -> None:
         """Note the parameters of a request, while vLLM's sampler adds the request.
 
-        vLLM keeps one flag for edits and filters together. So the states' part of the flag is withheld during the call
-        and added afterwards.
+        vLLM keeps one flag for edits and filters together, from which the states' part is withheld: it is added here.
         """
-        with withheld_flag(self._states) as has_filters:
-            self._edits.add_request(slot, sampling_params, add, self.can_draw)
-        self._sampler.needs_logits_processing[slot] |= any(has_filters)
+        self._edits.add_request(slot, sampling_params, add, self.can_draw)
+        self._sampler.needs_logits_processing[slot] |= self._states.asked
         self._rules.add_request(slot, sampling_params)
         self._orders.add_request(slot, has_order=self._rules.has_order(slot))
         self._parameters.is_stale = True
@@ -125,30 +124,26 @@ class Slots:
         if self._edits.follow(self._batches.of(requests).edited, input_ids, positions, lengths):
             self._batches.clear()
 
-    @contextlib.contextmanager
-    def step(self, requests: np.ndarray) -> Iterator[None]:
-        """Enclose a step of vLLM's sampler that edits logits, and may call :meth:`draw`.
+    def editor(self, requests: np.ndarray) -> Any:
+        """Return vLLM's sampler, to edit a batch of requests: without the parameters that tokendraw applies."""
+        if not self._orders.any(requests):
+            return self._sampler
+        self._parameters.refresh()
+        return self._orders.editor(self._sampler)
 
-        Rules of its requests are named in the log if vLLM draws.
-        """
-        self._has_drawn = False
-        if self.can_draw() and self._orders.any(requests):
-            self._parameters.refresh()
-            self._is_withheld = True
-            try:
-                with self._orders.withheld():
-                    yield
-            finally:
-                self._is_withheld = False
-        else:
-            yield
-        if not self._has_drawn and not self.all_greedy(requests):
-            self._log_lost(requests, f"{type(self._sampler).__name__} of vLLM draws")
+    def may_draw_edited(self, requests: np.ndarray) -> bool:
+        """Return whether a batch of requests can be drawn behind vLLM's edits."""
+        if self.all_greedy(requests) or (self.needs_processed and self._orders.any(requests)):
+            return False  # vLLM would not have divided the logits that it reads
+        if not self._draws_itself:
+            return True
+        watermarking = getattr(self._sampler, "watermarking", None)
+        return watermarking is not None and not watermarking.np[requests].any()
 
-    def give_back(self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray) -> None:
-        """Have vLLM apply to logits [rows, V] what this step withholds from it, since tokendraw did not draw."""
-        if self._is_withheld:
-            self._orders.apply(logits, slot_of_row, requests)
+    def log_undrawn(self, requests: np.ndarray) -> None:
+        """Name the rules of a batch in the log that vLLM draws."""
+        if not self.all_greedy(requests):
+            self._log_lost(requests, f"{self._name} of vLLM draws")
 
     def all_greedy(self, requests: np.ndarray) -> bool:
         """Return whether every request is greedy: vLLM draws greedy batches."""
@@ -250,8 +245,8 @@ class Slots:
         :param raw: whether temperature and min-p are still to be applied.
         """
         replacement = self._replacement
-        if replacement is None or (self.needs_processed and self._is_withheld):
-            return None  # vLLM has not divided these logits, so it would return others than its own
+        if replacement is None:
+            return None
         if not raw and logits.shape[0] == 1 and logits.stride(0) != logits.shape[1]:
             # vLLM's copy of a single row keeps the padding of the model's logits, a copy of several rows does not
             logits = logits[0].unsqueeze(0)
@@ -259,11 +254,9 @@ class Slots:
         def finish(output: SamplerOutput) -> Drawn:
             return Drawn(output.token_ids, self._processed(logits, output, slot_of_row, requests, raw=raw))
 
-        drawn = replacement.draw(
+        return replacement.draw(
             logits, lambda: self._metadata(requests, slot_of_row, positions, raw=raw), finish
         )
-        self._has_drawn = drawn is not None
-        return drawn
 
     def _processed(
         self,
