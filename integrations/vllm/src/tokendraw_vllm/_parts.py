@@ -64,11 +64,6 @@ Names: TypeAlias = Mapping[str, Sequence[str]]
 Chosen = TypeVar("Chosen")
 
 
-def are_several() -> bool:
-    """Return whether other ranks draw the same tokens."""
-    return bool(_groups())
-
-
 def choose_for_all(choose: Callable[[], Chosen]) -> Chosen | None:
     """Call a function on the first rank alone, and return the result on all ranks; None without other ranks.
 
@@ -92,7 +87,7 @@ def names_or_reason(choose: Callable[[], Names | str]) -> Names | str:
 
 def raise_if_several(error: Exception) -> None:
     """Raise an error where other ranks draw the same tokens: they go on without the failure."""
-    if are_several():
+    if _groups():
         raise error
 
 

@@ -114,8 +114,8 @@ def _sampling(kind: Any) -> type:
         _tokendraw: Slots | None
         """None: tokendraw could not take over."""
 
-        def add_request(self, req_idx: int, sampling_params: Any) -> None:
-            add = functools.partial(super().add_request, req_idx, sampling_params)
+        def add_request(self, req_idx: int, sampling_params: Any, *positional: Any, **keywords: Any) -> None:
+            add = functools.partial(super().add_request, req_idx, sampling_params, *positional, **keywords)
             if self._tokendraw is None:
                 add()
                 log_lost(sampling_params)
@@ -158,14 +158,12 @@ def _verifying(kind: Any) -> type:
 
     class Verifying(kind):  # type: ignore[misc]
         _tokendraw: Slots
-        sampler: Any
-        num_speculative_steps: int
 
         def _verify(self, *given: Any, **keywords: Any) -> tuple[Tensor, Tensor, Tensor]:
             slots = self._tokendraw
             requests: np.ndarray = given[6] if len(given) > 6 else keywords["idx_mapping_np"]
             if not keywords and len(given) == _VERIFIED and slots.can_draw():
-                logits, draft_logits, fed, pos, offsets, _, _, slot_of_row, step_of_row, _, judged = given
+                logits, draft_logits, *_, judged = given
 
                 def verify() -> Verified | None:
                     slots.catch_up(requests)
@@ -177,29 +175,16 @@ def _verifying(kind: Any) -> type:
                     ):
                         return None
                     may_compact = getattr(self, "enable_adaptive_verification", False)
-                    rows = VerifiedRows(
-                        logits,
-                        draft_logits,
-                        fed,
-                        pos,
-                        offsets,
-                        requests,
-                        slot_of_row,
-                        step_of_row,
-                        judged,
-                        may_compact,
-                    )
+                    rows = VerifiedRows._make((*given[:5], requests, *given[7:9], judged, may_compact))
                     slots.needs_processed = drafts_need_processed(self.sampler, requests)
-                    return slots.verify(rows, self.num_speculative_steps, _verify_mode(self, draft_logits))
+                    mode: VerifyMode = "block" if self.use_block_verification else "rejection"
+                    return slots.verify(rows, self.num_speculative_steps, mode if are_drawn else "coupled")
 
                 verified = slots.attempt(verify, verifies=True)
                 if verified is not None:
                     output, processed = verified
-                    return (
-                        logits if processed is None else processed,
-                        output.token_ids,
-                        output.num_accepted + 1,
-                    )
+                    read = logits if processed is None else processed
+                    return read, output.token_ids, output.num_accepted + 1
             slots.log_unverified(requests)
             result: tuple[Tensor, Tensor, Tensor] = super()._verify(*given, **keywords)
             return result
@@ -286,10 +271,3 @@ def _is_supported(sampler: Any, draft_logits: Tensor | None, vocab_size: int) ->
         and sampler.watermark_key is None
         and (draft_logits is None or draft_logits.shape[-1] == vocab_size)
     )
-
-
-def _verify_mode(sampler: Any, draft_logits: Tensor | None) -> VerifyMode:
-    """Return the mode in which tokendraw verifies for a ``RejectionSampler`` of vLLM."""
-    if draft_logits is None:
-        return "coupled"
-    return "block" if sampler.use_block_verification else "rejection"

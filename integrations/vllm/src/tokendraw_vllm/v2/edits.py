@@ -155,8 +155,8 @@ def _noting(kind: Any) -> type:
     class Noting(kind):  # type: ignore[misc]
         asked = False
 
-        def add_request(self, *arguments: Any) -> bool:
-            self.asked = bool(super().add_request(*arguments))
+        def add_request(self, *given: Any, **named: Any) -> bool:
+            self.asked = bool(super().add_request(*given, **named))
             return False
 
     return Noting
