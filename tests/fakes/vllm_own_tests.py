@@ -6,6 +6,8 @@ says what reached the adapter.
 
 import collections
 import functools
+import inspect
+from types import SimpleNamespace
 
 import tokendraw
 import triton_on_cpu
@@ -21,8 +23,25 @@ def pytest_configure():
     triton_on_cpu.filter_in_torch()
     _v1.MIN_CPU_VOCABULARY = _v1.MIN_REFERENCE_VOCABULARY = 0  # the tests' are small
     register()
+    from vllm.v1.worker.gpu.sample.sampler import Sampler
+
+    Sampler.__init__ = taken_over(Sampler.__init__)
     for owner, name in ((v2.slots.Slots, "add_request"), (tokendraw.Sampler, "sample")):
         setattr(owner, name, counted(getattr(owner, name)))
+
+
+def taken_over(original):
+    """What vLLM's runner does behind it."""
+    from vllm.v1.worker.gpu.model_states.interface import ModelState
+
+    @functools.wraps(original)
+    def start(self, *given, **named):
+        original(self, *given, **named)
+        values = inspect.signature(original).bind(self, *given, **named).arguments
+        state = SimpleNamespace(vllm_config=values["vllm_config"], device=values["device"])
+        ModelState.custom_sampler(state, self)
+
+    return start
 
 
 def counted(method):

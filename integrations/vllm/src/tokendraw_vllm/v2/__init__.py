@@ -79,16 +79,18 @@ def _take_over(original: Method) -> Method:
         custom: tuple[Any, Any] | None = original(self, sampler, *positional, **keywords)
         if custom is not None:
             return custom
-        slots = None
         with _parts.vllm_stays_if_it_raises(_parts.SAMPLER):
-            slots = _slots(sampler, self.vllm_config, self.device)
-        setattr(sampler, ATTRIBUTE, slots)
-        sampler.__class__ = _sampling(type(sampler))
+            setattr(sampler, ATTRIBUTE, None)
+            sampler.__class__ = _sampling(
+                type(sampler)
+            )  # before the slots, which take over flags of vLLM's states
+            setattr(sampler, ATTRIBUTE, _slots(sampler, self.vllm_config, self.device))
         speculative = getattr(self.vllm_config, "speculative_config", None)
-        is_judged = slots is not None and speculative is not None and is_whole(_parts.VERIFICATION)
-        if not is_judged or getattr(self.vllm_config, "watermark_config", None) is not None:
-            return None
-        return sampler, verifier(sampler, speculative, self.device)
+        is_judged = speculative is not None and is_whole(_parts.VERIFICATION)
+        if getattr(self.vllm_config, "watermark_config", None) is None and is_judged:
+            with _parts.vllm_stays_if_it_raises(_parts.VERIFICATION):
+                return sampler, verifier(sampler, speculative, self.device)
+        return None
 
     return custom_sampler
 
@@ -218,7 +220,7 @@ def _slots(sampler: Any, config: Any, device: torch.device) -> Slots:
         return replacement and Proof(make, verifier, config, setup, replacement).apply()
 
     # a subclass may do anything between the logits and its draw
-    is_plain = type(sampler) is _sampler_class()
+    is_plain = type(sampler).__base__ is _sampler_class()
     return Slots(
         sampler,
         loading.result if is_tested() else wait_and_prove,
@@ -251,9 +253,9 @@ def _made_up(
         return_sampling_mask=like.return_sampling_mask,
     )
     raw = not setup.batch_invariant
+    sampler.__class__ = _sampling(type(sampler))
     slots = Slots(sampler, wait_for_load, setup.device, requests, raw=raw, has_orders=True)
     setattr(sampler, ATTRIBUTE, slots)
-    sampler.__class__ = _sampling(type(sampler))
     return sampler, requests
 
 

@@ -60,7 +60,7 @@ class Slots:
     ) -> None:
         """Hold the states of a new sampler, without requests.
 
-        :param sampler: the sampler of vLLM.
+        :param sampler: the sampler of vLLM, of a subclass of tokendraw's.
         :param requests: vLLM's ``RequestState``, which has the tokens of the requests.
         :param wait_for_load: waits for the replacement; returns None if vLLM draws.
         :param raw: whether batches may be drawn from the model's logits. Between these and edited logits the last bit
@@ -69,8 +69,9 @@ class Slots:
         """
         self._sampler = sampler
         self._states = sampler.sampling_states
-        self._name = type(sampler).__name__
-        overriding = [kind for kind in type(sampler).__mro__ if "_sample_random" in vars(kind)]
+        kind: Any = type(sampler).__base__
+        self._name = kind.__name__
+        overriding = [each for each in kind.__mro__ if "_sample_random" in vars(each)]
         self._draws_itself = len(overriding) > 1
         """Whether the sampler is of a subclass with a draw of its own: that of watermarks, or one that is not known."""
         self._wait_for_load: Callable[[], Replacement | None] | None = wait_for_load
