@@ -121,15 +121,10 @@ def test_the_load_knows_the_layouts_of_the_logits(monkeypatch, mode, layouts):
 
 def test_the_load_imports_nothing_of_vllm():
     """The thread of the load runs beside vLLM's own imports, which may be half done."""
-    setup = Setup.of(
-        config(),
-        device=CPU,
-        vocab_size=V,
-        max_requests=4,
-        use_fp64=False,
-        logprobs_mode="processed_logprobs",
-        return_sampling_mask=False,
+    options = SimpleNamespace(
+        use_fp64_gumbel=False, logprobs_mode="processed_logprobs", return_sampling_mask=False
     )
+    setup = Setup.of(config(), options, device=CPU, vocab_size=V, max_requests=4)
     vllm_stand_in.forget()
     assert setup.load() is not None
     assert not [name for name in sys.modules if name.partition(".")[0] == "vllm"]

@@ -197,15 +197,8 @@ def _verifying(kind: Any) -> type:
 def _slots(sampler: Any, config: Any, device: torch.device) -> Slots:
     """Make the slots of a sampler of vLLM, whose ``RequestState`` may hold the load of the sampler."""
     states, requests = sampler.sampling_states, sampler.req_states
-    setup = Setup.of(
-        config,
-        device=device,
-        vocab_size=states.vocab_size,
-        max_requests=states.max_num_reqs,
-        use_fp64=sampler.use_fp64_gumbel,
-        logprobs_mode=sampler.logprobs_mode,
-        return_sampling_mask=sampler.return_sampling_mask,
-    )
+    sizes = {"vocab_size": states.vocab_size, "max_requests": states.max_num_reqs}
+    setup = Setup.of(config, sampler, device=device, **sizes)
     loading: BackgroundLoad | None = getattr(requests, ATTRIBUTE, None)
     if loading is None or loading.setup != setup:
         loading = BackgroundLoad(setup)

@@ -54,27 +54,25 @@ class Setup:
     def of(
         cls,
         config: Any,
+        options: Any,
         *,
         device: torch.device | str,
         vocab_size: int,
         max_requests: int,
-        use_fp64: bool,
-        logprobs_mode: str,
-        return_sampling_mask: bool,
     ) -> Self:
-        """Read the rest from vLLM's configuration and variables."""
+        """Read the rest from vLLM's configuration and variables, and from its options: a sampler, or the model's."""
         import vllm.envs as envs
 
-        dtype = getattr(getattr(config, "model_config", None), "dtype", None)
+        dtype, mode = getattr(getattr(config, "model_config", None), "dtype", None), options.logprobs_mode
         return cls(
             device=torch.device(device),
             vocab_size=vocab_size,
             max_requests=max_requests,
             dtype=dtype if isinstance(dtype, torch.dtype) else torch.float32,
-            use_fp64=bool(use_fp64),
-            threshold=may_need_processed(logprobs_mode, return_sampling_mask),
-            logprobs_mode=logprobs_mode,
-            scores_processed=may_need_processed(logprobs_mode, return_sampling_mask=False),
+            use_fp64=bool(options.use_fp64_gumbel),
+            threshold=may_need_processed(mode, options.return_sampling_mask),
+            logprobs_mode=mode,
+            scores_processed=may_need_processed(mode, return_sampling_mask=False),
             max_best=max_best_of(config),
             batch_invariant=bool(envs.VLLM_BATCH_INVARIANT),
             drafts=DraftSetup.of(config),
@@ -252,14 +250,5 @@ def load_during_weights(vocab_size: int, max_requests: int, device: torch.device
     is_last_rank = config.parallel_config.pipeline_parallel_size == 1
     if not is_last_rank or model.runner_type == "pooling":
         return None
-    return BackgroundLoad(
-        Setup.of(
-            config,
-            device=device,
-            vocab_size=vocab_size,
-            max_requests=max_requests,
-            use_fp64=model.use_fp64_gumbel,
-            logprobs_mode=model.logprobs_mode,
-            return_sampling_mask=model.return_sampling_mask,
-        )
-    )
+    setup = Setup.of(config, model, device=device, vocab_size=vocab_size, max_requests=max_requests)
+    return BackgroundLoad(setup)
