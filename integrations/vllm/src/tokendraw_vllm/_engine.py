@@ -12,8 +12,7 @@ import functools
 import importlib
 import inspect
 from collections.abc import Mapping
-from itertools import starmap
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokendraw.engines import EngineState, changed_signature, examine, format_error
 from tokendraw.resolution import installed_version
@@ -29,100 +28,76 @@ SWITCHED_OFF = f"switched off by {SWITCH}"
 """The reason of :func:`compare_engine` where the user wants vLLM left alone."""
 
 
-_RUNNER = "vllm.v1.worker.gpu."
 _ROWS = (
-    "self logits expanded_idx_mapping idx_mapping idx_mapping_np pos input_ids expanded_local_pos "
-    "seq_lens_upper_bound_np"
+    "expanded_idx_mapping idx_mapping idx_mapping_np pos input_ids expanded_local_pos seq_lens_upper_bound_np"
 )
-_Seams: TypeAlias = tuple[tuple[str, str, str], ...]
-_TOP_K_TOP_P = "vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler"
-_SAMPLER, _STATES = f"{_RUNNER}sample.sampler:Sampler", f"{_RUNNER}sample.states:SamplingStates"
-_REQUESTS, _MODEL = f"{_RUNNER}states:RequestState", f"{_RUNNER}model_states.interface:ModelState"
-_VERIFIER = f"{_RUNNER}spec_decode.rejection_sampler:RejectionSampler"
-_RANKS, _MODES = "vllm.distributed.parallel_state:", "vllm.config.model:PROCESSED_LOGPROBS_MODES"
-SEAMS: Mapping[str, _Seams] = {
-    V1_SAMPLER: (
-        (_TOP_K_TOP_P, "", "logprobs_mode use_fp64_gumbel"),
-        (f"{_TOP_K_TOP_P}.__init__", "self logprobs_mode use_fp64_gumbel", ""),
-        (f"{_TOP_K_TOP_P}.forward_native", "self logits generators k p", ""),
-        (_MODES, "", ""),
-    ),
-    SAMPLER: (
-        (_SAMPLER, "vllm_config max_num_reqs vocab_size device req_states logprobs_mode", ""),
-        (_SAMPLER, "", "sampling_states req_states needs_logits_processing num_speculative_tokens"),
-        (_SAMPLER, "", "logprobs_mode use_fp64_gumbel return_sampling_mask _sample_random"),
-        (f"{_SAMPLER}.add_request", "self req_idx sampling_params", ""),
-        (f"{_SAMPLER}.sample", f"{_ROWS} return_logprobs", ""),
-        (f"{_SAMPLER}.apply_sampling_params", f"{_ROWS} skip_top_k_top_p", ""),
-        (f"{_SAMPLER}.get_logprobs_dims", "self idx_mapping_np", ""),
-        (_STATES, "max_num_reqs vocab_size", "max_num_reqs vocab_size temperature top_k top_p min_p seeds"),
-        (f"{_STATES}.add_request", "self req_idx sampling_params", ""),
-        (f"{_STATES}.any_explicit_seed", "self", ""),
-        (f"{_STATES}.apply_temperature", "self logits expanded_idx_mapping idx_mapping_np", ""),
-        (
-            _REQUESTS,
-            "max_num_reqs max_model_len max_num_batched_tokens num_speculative_steps vocab_size device",
-            "",
-        ),
-        (f"{_MODEL}.custom_sampler", "self sampler", ""),
-        (_MODEL, "", "vllm_config device"),
-        ("vllm.config:get_current_vllm_config_or_none", "", ""),
-        (_MODES, "", ""),
-        *(
-            (f"{_RANKS}{name}", "", "")
-            for name in ("model_parallel_is_initialized", "get_pcp_group", "get_tp_group")
-        ),
-    ),
-    EDITING: (
-        (_SAMPLER, "", "logits_processors"),
-        (_REQUESTS, "", "max_model_len all_token_ids prompt_len prefill_len total_len index_to_req_id"),
-        (f"{_RUNNER}buffer_utils:StagedWriteTensor", "", "gpu _staged_write_indices _staged_write_contents"),
-        (f"{_RUNNER}sample.bad_words:BadWordsState.add_request", "self req_idx sampling_params", ""),
-        (f"{_RUNNER}sample.logit_bias:LogitBiasState.add_request", "self req_idx sampling_params", ""),
-        (f"{_RUNNER}sample.penalties:PenaltiesState.add_request", "self req_idx sampling_params", ""),
-    ),
-    VERIFICATION: (
-        (
-            _VERIFIER,
-            "sampler spec_config device",
-            "sampler num_speculative_steps synthetic_conditional_rates",
-        ),
-        (_VERIFIER, "", "use_block_verification watermark_key"),
-        (
-            f"{_VERIFIER}._verify",
-            "self logits draft_logits draft_sampled pos cu_num_logits idx_mapping idx_mapping_np "
-            "expanded_idx_mapping expanded_local_pos seq_lens_upper_bound_np verify_draft_sampled",
-            "",
-        ),
-    ),
-    DRAFTING: (
-        (
-            f"{_RUNNER}spec_decode.speculator:gumbel_sample",
-            "logits expanded_idx_mapping temperature seed pos apply_temperature is_drafting logits_cache "
-            "logits_cache_col use_fp64",
-            "",
-        ),
-    ),
-    SCORING: (
-        (
-            f"{_RUNNER}sample.logprob:compute_topk_scores",
-            "logits num_logprobs sampled_token_ids cu_num_logits logprob_token_ids_state expanded_idx_mapping "
-            "max_per_req_token_ids logits_mode",
-            "",
-        ),
-        (
-            "vllm.v1.outputs:LogprobsTensors",
-            "logprob_token_ids logprobs selected_token_ranks cu_num_generated_tokens "
-            "cu_num_generated_tokens_tensor",
-            "",
-        ),
-    ),
-    ADMISSION: (
-        ("vllm.v1.engine.input_processor:InputProcessor._validate_params", "self params", ""),
-        ("vllm.v1.engine.input_processor:InputProcessor", "", "vllm_config"),
-    ),
-}
-"""By part of vLLM: places in modules, what the names of their parameters begin with, and attributes of instances."""
+_TABLE = f"""
+{V1_SAMPLER}
+vllm.config.model:PROCESSED_LOGPROBS_MODES
+vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler [logprobs_mode use_fp64_gumbel]
+vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler.__init__ (self logprobs_mode use_fp64_gumbel)
+vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler.forward_native (self logits generators k p)
+{SAMPLER}
+RUNNER.sample.sampler:Sampler (vllm_config max_num_reqs vocab_size device req_states logprobs_mode)
+RUNNER.sample.sampler:Sampler [sampling_states req_states needs_logits_processing num_speculative_tokens]
+RUNNER.sample.sampler:Sampler [logprobs_mode use_fp64_gumbel return_sampling_mask _sample_random]
+RUNNER.sample.sampler:Sampler.add_request (self req_idx sampling_params)
+RUNNER.sample.sampler:Sampler.sample (self logits {_ROWS} return_logprobs)
+RUNNER.sample.sampler:Sampler.apply_sampling_params (self logits {_ROWS} skip_top_k_top_p)
+RUNNER.sample.sampler:Sampler.get_logprobs_dims (self idx_mapping_np)
+RUNNER.sample.states:SamplingStates (max_num_reqs vocab_size)
+RUNNER.sample.states:SamplingStates [max_num_reqs vocab_size temperature top_k top_p min_p seeds]
+RUNNER.sample.states:SamplingStates.add_request (self req_idx sampling_params)
+RUNNER.sample.states:SamplingStates.any_explicit_seed (self)
+RUNNER.sample.states:SamplingStates.apply_temperature (self logits expanded_idx_mapping idx_mapping_np)
+RUNNER.states:RequestState (max_num_reqs max_model_len max_num_batched_tokens num_speculative_steps vocab_size device)
+RUNNER.model_states.interface:ModelState.custom_sampler (self sampler)
+RUNNER.model_states.interface:ModelState [vllm_config device]
+vllm.config:get_current_vllm_config_or_none
+vllm.config.model:PROCESSED_LOGPROBS_MODES
+vllm.distributed.parallel_state:model_parallel_is_initialized
+vllm.distributed.parallel_state:get_pcp_group
+vllm.distributed.parallel_state:get_tp_group
+{EDITING}
+RUNNER.sample.sampler:Sampler [logits_processors]
+RUNNER.states:RequestState [max_model_len all_token_ids prompt_len prefill_len total_len index_to_req_id]
+RUNNER.buffer_utils:StagedWriteTensor [gpu _staged_write_indices _staged_write_contents]
+RUNNER.sample.bad_words:BadWordsState.add_request (self req_idx sampling_params)
+RUNNER.sample.logit_bias:LogitBiasState.add_request (self req_idx sampling_params)
+RUNNER.sample.penalties:PenaltiesState.add_request (self req_idx sampling_params)
+{VERIFICATION}
+RUNNER.spec_decode.rejection_sampler:RejectionSampler (sampler spec_config device)
+RUNNER.spec_decode.rejection_sampler:RejectionSampler [sampler num_speculative_steps synthetic_conditional_rates]
+RUNNER.spec_decode.rejection_sampler:RejectionSampler [use_block_verification watermark_key]
+RUNNER.spec_decode.rejection_sampler:RejectionSampler._verify (self logits draft_logits draft_sampled pos \
+cu_num_logits idx_mapping idx_mapping_np expanded_idx_mapping expanded_local_pos seq_lens_upper_bound_np \
+verify_draft_sampled)
+{DRAFTING}
+RUNNER.spec_decode.speculator:gumbel_sample (logits expanded_idx_mapping temperature seed pos apply_temperature \
+is_drafting logits_cache logits_cache_col use_fp64)
+{SCORING}
+RUNNER.sample.logprob:compute_topk_scores (logits num_logprobs sampled_token_ids cu_num_logits \
+logprob_token_ids_state expanded_idx_mapping max_per_req_token_ids logits_mode)
+vllm.v1.outputs:LogprobsTensors (logprob_token_ids logprobs selected_token_ranks cu_num_generated_tokens \
+cu_num_generated_tokens_tensor)
+{ADMISSION}
+vllm.v1.engine.input_processor:InputProcessor._validate_params (self params)
+vllm.v1.engine.input_processor:InputProcessor [vllm_config]
+"""
+"""By part: places in modules, what the names of their parameters begin with, or attributes of instances."""
+
+
+def _seams() -> dict[str, list[str]]:
+    seams: dict[str, list[str]] = {}
+    for line in _TABLE.replace("RUNNER", "vllm.v1.worker.gpu").split("\n")[1:-1]:
+        if ":" in line:
+            seams[list(seams)[-1]].append(line)
+        else:
+            seams[line] = []
+    return seams
+
+
+SEAMS: Mapping[str, list[str]] = _seams()
 _NEEDS = {EDITING: SAMPLER, VERIFICATION: SAMPLER, SCORING: SAMPLER, DRAFTING: VERIFICATION}
 """Parts that are served beside another one alone."""
 
@@ -130,7 +105,7 @@ _NEEDS = {EDITING: SAMPLER, VERIFICATION: SAMPLER, SCORING: SAMPLER, DRAFTING: V
 @functools.cache
 def misfits() -> Mapping[str, str]:
     """Look at all seams: the first reason against each part of this vLLM. A part without an entry is whole."""
-    reasons = {part: next(filter(None, starmap(_moved, seams)), None) for part, seams in SEAMS.items()}
+    reasons = {part: next(filter(None, map(_moved, seams)), None) for part, seams in SEAMS.items()}
     return {part: reason for part, reason in reasons.items() if reason is not None}
 
 
@@ -144,9 +119,11 @@ def reasons_to_log() -> dict[str, str]:
     return {part: why for part, why in misfits().items() if part not in _NEEDS or is_whole(_NEEDS[part])}
 
 
-def _moved(place: str, leading: str, attributes: str) -> str | None:
+def _moved(seam: str) -> str | None:
     """Say how vLLM differs at a seam; None: it does not."""
+    place, _, names = seam.partition(" ")
     module, _, name = place.partition(":")
+    expected = names[1:-1].split()
     try:
         owner: Any = importlib.import_module(module)
     except Exception as error:
@@ -154,9 +131,10 @@ def _moved(place: str, leading: str, attributes: str) -> str | None:
     found = functools.reduce(lambda owner, name: getattr(owner, name, None), name.split("."), owner)
     if found is None:
         return f"{module!r} needs {name!r}, found none"
-    reason = changed_signature(name, found, leading.split()) if leading else None
-    missing = sorted(set(attributes.split()) - _attributes(found)) if attributes else []
-    return f"{name!r} needs the attribute {missing[0]!r}, found none" if missing else reason
+    if names.startswith("("):
+        return changed_signature(name, found, expected)
+    missing = sorted(set(expected) - _attributes(found)) if names else []
+    return f"{name!r} needs the attribute {missing[0]!r}, found none" if missing else None
 
 
 def _attributes(kind: type) -> set[str]:
