@@ -12,12 +12,12 @@ import triton
 from triton._utils import find_paths_if, get_iterable_path
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
-from triton.runtime.jit import KernelInterface, create_function_from_signature
+from triton.runtime.jit import create_function_from_signature
 
 import isolation
 from tokendraw import Need
-from tokendraw_triton_gumbel import compilation, launches, plan
-from tokendraw_triton_gumbel.kernels import edits
+from tokendraw_triton_gumbel import compilation, plan
+from tokendraw_triton_gumbel.kernels import edits, interval, large_set, logprobs, row_draw, tile_pass, verify
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
 ROOT = Path(__file__).parents[2]
@@ -39,10 +39,17 @@ The kernels run on NVIDIA's newer ones. What compiles for both ends compiles for
 """
 SOME = ("sm_80", "gfx1201")
 """A target of each vendor, for slow compilations."""
-SOURCES = dict.fromkeys(("append_tokens", "process_logits"), edits) | {
-    name: launches for name, value in vars(launches).items() if isinstance(value, KernelInterface)
+LAUNCHED = {
+    edits: "append_tokens process_logits",
+    tile_pass: "tile_statistics row_moments combine_floors",
+    row_draw: "draw_rows",
+    large_set: "draw_large_sets",
+    interval: "filter_params redraw_rows",
+    logprobs: "count_ranks row_logprobs given_logprobs score_rows",
+    verify: "check_probs weigh_blocks accept_drafts",
 }
-"""The kernels that are launched, by name, and the module that launches each."""
+SOURCES = {name: module for module, names in LAUNCHED.items() for name in names.split()}
+"""The kernels that are launched, by name, and the module of each."""
 
 
 @cache
@@ -132,7 +139,8 @@ def compilations(kernels):
 def sampler_for(target, **need):
     """A sampler that launches for a target, on the CPU's tensors: with the stand-ins, nothing runs."""
     sampler = TritonGumbelSampler(torch.device("cpu"), Need(**need))
-    sampler._target = sampler._target._replace(family=TARGETS[target][0], processors=132)
+    calls = sampler._calls
+    calls.target = calls.target._replace(family=TARGETS[target][0], processors=132)
     return sampler
 
 

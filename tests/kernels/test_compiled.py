@@ -19,7 +19,7 @@ from tokendraw import Drafts, RequestSlots, SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel import plan
 from tokendraw_triton_gumbel.kernels import values
 from tokendraw_triton_gumbel.kernels.edits import ProcessLaunches
-from tokendraw_triton_gumbel.launches import SEARCHES  # noqa: F401 (for the table)
+from tokendraw_triton_gumbel.kernels.logprobs import SEARCHES  # noqa: F401 (for the table)
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from triton_stand_ins import (
     ENDS,
@@ -188,6 +188,16 @@ def test_masks_store_vectors_of_16_bytes_and_prefetch_partial_vectors_at_any_ali
     assert "st.global.v4.b32" in code
     assert "prefetch.global.L2" in code
     assert "ld.global.v4" not in code  # what a vector holds is not read, so it cannot be written back
+
+
+def test_every_launch_says_whether_products_are_fused(kernels):
+    """Tokens depend on it, and what Triton does unasked changes from release to release."""
+    drawn("sm_90", replace(FILTERED, filters=MOMENTS, logprobs=3, xtc_probability=1.0))
+    edited("sm_90", **EVERYTHING)
+    fused = {name: named["enable_fp_fusion"] for name, each in kernels.items() for _, _, named in each.calls}
+    assert fused.pop("process_logits") is False
+    assert set(fused.values()) == {True}
+    assert len(fused) >= 8
 
 
 @pytest.mark.slow

@@ -59,7 +59,8 @@ def test_small_p_keeps_the_nucleus_of_a_flat_row_whatever_its_mass(first, end):
 
 ROWS = {
     "thousands of kept tokens": (("large_sets", "all passes"), 100),
-    "thousands of kept tokens, by one pass": (("large_sets", "one pass"), 80),
+    "thousands of kept tokens, by even pivots": (("large_sets", "even pivots"), 80),
+    "thousands of kept tokens, without lists": (("large_sets", "no lists"), 80),
     "thousands of kept tokens, few in a bracket": (("large_sets", "few in a bracket"), 80),
     "kept sets that are collected": (("lists", "guessed"), 14),
     "kept sets that a guess misses": (("lists", "too short"), 8),
@@ -78,6 +79,11 @@ def test_every_row_is_that_of_float64(name):
     result = interpreted("directed", *call)
     assert result["wrong"] == []
     assert result["judged"] >= least
+
+
+@pytest.mark.slow
+def test_what_a_row_keeps_has_the_same_bits_under_every_seed():
+    assert interpreted("directed", "kept_by_seed") == []
 
 
 @pytest.mark.slow

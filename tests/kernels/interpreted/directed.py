@@ -14,7 +14,7 @@ from judged_rows import judge
 from tokendraw import BatchFacts, Need, RequestSlots, SamplingMetadata, SamplingParams
 from tokendraw_testing import Effort, Subject, properties, run
 from tokendraw_triton_gumbel import plugin
-from tokendraw_triton_gumbel.kernels import edits, large_set, large_set_passes, large_set_search
+from tokendraw_triton_gumbel.kernels import edits, large_set, large_set_passes
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from verifying import Batch
@@ -116,22 +116,10 @@ LARGE_SETS = [
 ]
 
 
-def large_sets(how):
-    """Rows with more kept tokens than a program's registers hold: every kind of threshold, with ties.
-
-    Lists hold few logits, so that passes over these short rows weigh them as they weigh long rows.
-
-    :param how: ``all passes``; ``one pass``: one program searches the open bracket; ``few in a bracket``: likewise
-        with few logits left in it.
-    """
-    rng, size, verdicts = np.random.default_rng(1), 4099, []
-    large_set_passes.MOST_EXPECTED, large_set._MAX_SET = tl.constexpr(500), tl.constexpr(500)
-    if how == "one pass":
-        large_set.MOST_PASSES = tl.constexpr(1)
-    elif how == "few in a bracket":
-        large_set_search.MIN_PASSES = tl.constexpr(0)
+def large_rows(rng, size):
+    """Rows [size] whose kept sets are large, by name."""
     ranks = np.arange(size)
-    families = {
+    return {
         "ascending": ranks / size * 4,
         "descending": ranks[::-1] / size * 4,
         "mostly dropped": np.where(rng.random(size) < 0.6, -np.inf, rng.normal(0, 0.5, size)),
@@ -142,6 +130,40 @@ def large_sets(how):
         "all equal": np.full(size, 3.5),
         "heavy below the floor": np.select((ranks == 5, ranks < 500, ranks < 1024), (1.25, 0.75, 0.5), 1.0),
     }
+
+
+def kept_by_seed(seeds=12):
+    """Return the large kept sets whose threshold or mass has other bits under another seed."""
+    apart = []
+    for name, row in large_rows(np.random.default_rng(2), 5003).items():
+        logits = torch.from_numpy(np.tile(row, (seeds, 1))).float()
+        for each in LARGE_SETS:
+            requests = [replace(each, seed=seed, logprobs=0) for seed in range(seeds)]
+            metadata = SamplingMetadata.from_params(requests, positions=[0] * seeds)
+            output = sampler("raw_logits").sample(logits, metadata)
+            if len(output.log_kept_mass.unique()) + len(output.threshold.unique()) > 2:
+                apart.append(f"{name}: {each}")
+    return apart
+
+
+def large_sets(how):
+    """Rows with more kept tokens than a program's registers hold: every kind of threshold, with ties.
+
+    Lists hold few logits, so that passes over these short rows weigh them as they weigh long rows.
+
+    :param how: ``all passes``; ``even pivots``: behind the first pass no pivot is guessed; ``no lists``: likewise, and
+        lists have room for few logits; ``few in a bracket``: these are collected at once.
+    """
+    rng, size, verdicts = np.random.default_rng(1), 4099, []
+    large_set_passes.MOST_EXPECTED, large_set._MAX_SET = tl.constexpr(500), tl.constexpr(500)
+    if how == "few in a bracket":
+        large_set._MIN_PASSES = tl.constexpr(0)
+    elif how != "all passes":
+        large_set_passes.MOST_GUESSES = tl.constexpr(1 if how == "even pivots" else 3)
+    if how == "no lists":
+        large_set_passes.MAX_COLLECTED = large_set_passes.MAX_EXPECTED = tl.constexpr(1)
+        large_set_passes.MOST_EXPECTED, large_set._MAX_SET = tl.constexpr(0), tl.constexpr(0)
+    families = large_rows(rng, size)
     half = int(how == "all passes")
     for number, family in enumerate(families.values()):
         requests = [

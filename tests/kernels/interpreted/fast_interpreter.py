@@ -31,13 +31,13 @@ def hurry():
     """Patch the interpreter of this process.
 
     It patches triton.language anew in every call of one jit function from another: here once, for good. It checks
-    integers for overflow, of which nothing comes without ``debug=True``, and the sizes of what it made itself.
+    integers for overflow and the sizes of what it made itself: here the kernels' own ``device_assert`` alone.
     """
     interpreter._patch_attr = _patch_attr
     interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
     interpreter._patch_lang = lambda fn: SimpleNamespace(restore=lambda: None)
     builder = interpreter.interpreter_builder
-    builder.options = replace(builder.options, sanitize_overflow=False)
+    builder.options = replace(builder.options, sanitize_overflow=False, debug=True)
     interpreter.ReduceOps.generic_reduce = _reduce_by_pairs
     interpreter.ScanOps.generic_scan = _scan_by_doubling
     interpreter.TensorHandle.__post_init__ = lambda self: None

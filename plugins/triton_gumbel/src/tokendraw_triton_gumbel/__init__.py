@@ -2,8 +2,8 @@
 
 The entry point names this module, so it imports nothing heavy. The operations are :mod:`.sampler` and
 :mod:`.processor`. Below them, each imports only from those behind it: ``compiled_calls`` (the launches of a kind of
-call), ``draw_launches`` and its like (the launches of a file of kernels), ``launch``, ``plan`` and ``compilation``.
-``kernels`` is the device code: a file a launch, and what several launches share.
+call in their order), ``kernels`` (a file a launch: device code, and behind it the host side), ``launch``, ``plan`` and
+``compilation``. ``kernels.rows`` and ``kernels.values`` are what several launches share, and import none of these.
 """
 
 from __future__ import annotations

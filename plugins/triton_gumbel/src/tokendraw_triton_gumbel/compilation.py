@@ -85,6 +85,11 @@ class Pointer:
         return 0 if self.aligned else 1
 
 
+def any_pointer(dtype: torch.dtype | None) -> Pointer | None:
+    """Return the placeholder for a tensor at any address, or for None."""
+    return None if dtype is None else Pointer(dtype, aligned=False)
+
+
 Argument = Pointer | int | None | tuple[Any, ...]
 """Placeholder for an argument of a kernel; for a group, a NamedTuple of placeholders."""
 FLOAT32, INT32, INT64, BOOL = (

@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from triton import knobs
 from triton.runtime import driver
 
-from tokendraw_triton_gumbel import plan
 from tokendraw_triton_gumbel.compilation import (
     ANY_INT,
     Argument,
@@ -22,8 +21,18 @@ from tokendraw_triton_gumbel.compilation import (
     compile_kernel,
     is_interpreted,
 )
-from tokendraw_triton_gumbel.kernels.rows import Counts, RowParams, echo_counts
-from tokendraw_triton_gumbel.plan import Grid, ParamTensors, Scratch
+from tokendraw_triton_gumbel.kernels.rows import (
+    CandidateLists,
+    Counts,
+    DraftRows,
+    DrawResults,
+    Logits,
+    RowParams,
+    RowSummary,
+    TileStatistics,
+    echo_counts,
+)
+from tokendraw_triton_gumbel.plan import FRESH_SEEDS_INDEX, Geometry, Grid, ParamTensors, Scratch
 
 _log = logging.getLogger("tokendraw")
 
@@ -50,7 +59,10 @@ class Launch:
     )
 
     def __init__(self, kernel: Any, constants: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        self.kernel, self.constants, self.options = kernel, constants, options
+        # Tokens depend on fused products, and Triton 3.9 announces another default for 3.10. Integers wrap on purpose:
+        # a debug build of Triton would stop there.
+        always = {"enable_fp_fusion": True, "sanitize_overflow": False}
+        self.kernel, self.constants, self.options = kernel, constants, {**always, **options}
         self._constants = tuple(constants.values())
         self._compiled: Any = None
 
@@ -67,13 +79,7 @@ class Launch:
         compile_steps([(launch, (1, 1, 1), tuple(placeholders))])
         return launch
 
-    def spec(self, placeholders: Sequence[Argument]) -> KernelSpec:
-        """Return the :class:`~.compilation.KernelSpec` for placeholders of the arguments."""
-        return KernelSpec(self.kernel, placeholders, self.constants, self.options)
-
-    def compile(self, placeholders: Sequence[Argument]) -> None:
-        """Compile the kernel for placeholders of the arguments, unless this process has done so."""
-        compiled = compile_kernel(self.spec(placeholders))
+    def use(self, compiled: Any) -> None:
         self._run, self._function, self._metadata = compiled.run, compiled.function, compiled.packed_metadata
         self._compiled = compiled
 
@@ -101,10 +107,13 @@ def compile_steps(steps: Iterable[Step]) -> None:
     """Compile the kernels of launches side by side, unless this process has done so or Triton interprets them."""
     if is_interpreted():
         return
-    launches = [(launch, arguments) for launch, _, arguments in steps]
-    compile_all([launch.spec(arguments) for launch, arguments in launches])
-    for launch, arguments in launches:
-        launch.compile(arguments)
+    specs = {
+        launch: KernelSpec(launch.kernel, arguments, launch.constants, launch.options)
+        for launch, _, arguments in steps
+    }
+    compile_all([*specs.values()])
+    for launch, spec in specs.items():
+        launch.use(compile_kernel(spec))
 
 
 # The direct launch: Triton's launcher of a compiled kernel, called as Triton calls it.
@@ -171,89 +180,99 @@ def _is_hooked(hook: Any) -> bool:
 # Conversion of tensors to kernel arguments: addresses for compiled kernels, tensors for Triton's interpreter.
 
 
-class ArgumentConverter(Protocol):
-    """Turns the tensors of a call into kernel arguments."""
+class AddressConverter:
+    """Turns the tensors of a call into arguments of compiled kernels."""
 
-    def tensor(self, tensor: Tensor, /) -> Any:
-        """Return the argument for a tensor."""
+    def tensor(self, tensor: Tensor) -> Any:
+        return tensor.data_ptr()
 
     def tensors(self, tensors: Sequence[Tensor | None]) -> Sequence[Any]:
         """Return the arguments for tensors, and None for None."""
-
-    def params(self, tensors: ParamTensors, fresh_seeds: Tensor | None) -> RowParams:
-        """Return the arguments for contiguous parameters."""
-
-    def scratch(
-        self, scratch: Scratch, memory: Tensor, counts: tuple[int, ...], offsets: Sequence[int]
-    ) -> Sequence[Any]:
-        """Return the arguments for the buffers of scratch in ``memory``.
-
-        :param counts: what the scratch is laid out for, with :meth:`~.plan.Scratch.offsets` as ``offsets``.
-        """
-
-
-class AddressConverter:
-    """The arguments of compiled kernels. A parameter that is absent is at 0, and no kernel reads it."""
-
-    tensor = staticmethod(Tensor.data_ptr)
-
-    @staticmethod
-    def tensors(tensors: Sequence[Tensor | None]) -> list[int | None]:
-        """Return the addresses of tensors."""
         return [None if tensor is None else tensor.data_ptr() for tensor in tensors]
 
-    @staticmethod
-    def params(tensors: ParamTensors, fresh_seeds: Tensor | None) -> RowParams:
-        """Return the addresses of the parameters."""
-        addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors[:-1]]
-        addresses.insert(plan.FRESH_SEEDS_INDEX, 0 if fresh_seeds is None else fresh_seeds.data_ptr())
-        addresses.append(0)  # of floors, which are computed later
+    def params(self, tensors: ParamTensors, fresh: Tensor | None, placeholders: RowParams) -> RowParams:
+        """Return the arguments for contiguous parameters and fresh seeds: 0 for absent ones, which no kernel reads."""
+        addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+        addresses[-1] = 0  # floors, which are computed later
+        addresses.insert(FRESH_SEEDS_INDEX, 0 if fresh is None else fresh.data_ptr())
         return group(RowParams, addresses)
 
-    @staticmethod
-    def scratch(
-        scratch: Scratch, memory: Tensor, counts: tuple[int, ...], offsets: Sequence[int]
-    ) -> list[int]:
-        """Return the addresses of the buffers."""
+    def scratch(self, scratch: Scratch, memory: Tensor, geometry: Geometry) -> Sequence[Any]:
+        """Return the arguments for the buffers of scratch in ``memory``, and None."""
         base = memory.data_ptr()
-        return [base + offset for offset in offsets]
+        addresses: list[int | None] = [base + offset for offset in geometry.scratch_offsets]
+        addresses[-1] = None  # in place of the end of the memory
+        return addresses
 
 
-class TensorConverter:
+class TensorConverter(AddressConverter):
     """The arguments of interpreted kernels. The interpreter cannot add to the address of an absent tensor."""
 
-    @staticmethod
-    def tensor(tensor: Tensor) -> Tensor:
-        """Return the tensor."""
+    def tensor(self, tensor: Tensor) -> Any:
         return tensor
 
-    @staticmethod
-    def tensors(tensors: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """Return the tensors."""
+    def tensors(self, tensors: Sequence[Tensor | None]) -> Sequence[Any]:
         return tensors
 
-    @staticmethod
-    def params(tensors: ParamTensors, fresh_seeds: Tensor | None) -> RowParams:
+    def params(self, tensors: ParamTensors, fresh: Tensor | None, placeholders: RowParams) -> RowParams:
         """Return the parameters, and a zero of the expected dtype for each absent parameter."""
-        given = list(tensors[:-1])
-        given.insert(plan.FRESH_SEEDS_INDEX, fresh_seeds)
-        given.append(None)
-        placeholders = plan.placeholders([None if tensor is None else tensor.dtype for tensor in tensors])
+        given = [*tensors[:-1], None]
+        given.insert(FRESH_SEEDS_INDEX, fresh)
+        pairs = zip(given, placeholders, strict=True)
         return RowParams(
             *[
-                torch.zeros(1, dtype=placeholder.dtype, device="cpu")
-                if tensor is None and placeholder is not None
-                else tensor
-                for tensor, placeholder in zip(given, placeholders, strict=True)
+                torch.zeros(1, dtype=each.dtype, device="cpu") if tensor is None and each else tensor
+                for tensor, each in pairs
             ]
         )
 
-    @staticmethod
-    def scratch(
-        scratch: Scratch, memory: Tensor, counts: tuple[int, ...], offsets: Sequence[int]
-    ) -> list[Tensor]:
-        """Return the buffers."""
-        return scratch.buffers(memory, counts)
+    def scratch(self, scratch: Scratch, memory: Tensor, geometry: Geometry) -> Sequence[Any]:
+        return scratch.buffers(memory, geometry.scratch_counts)
+
+
+# The arguments that several launches share. The fields are addresses, in the interpreter tensors, and where kernels are
+# compiled placeholders.
+
+
+class LaunchArguments(NamedTuple):
+    """Arguments shared by all launches of a call."""
+
+    geometry: Geometry
+    logits: Logits
+    params: RowParams
+    flags: int
+    """Bits of :mod:`.kernels.rows`."""
+    scratch: Sequence[Any]
+    """All buffers of scratch, and None."""
+    floors: Any = None
+    """:class:`~.kernels.tile_pass.FloorArguments`; None: no filter reads moments."""
+    interval: Any = None
+    """:class:`~.kernels.interval.IntervalArguments`; None: no row asks for XTC or ``temperature_last``."""
+
+
+class DrawArguments(NamedTuple):
+    """Arguments of :func:`~.kernels.row_draw.draw_rows`, which the launches behind it share."""
+
+    logits: Logits
+    drafts: DraftRows
+    counts: Counts
+    statistics: TileStatistics
+    """Those that launches 2 and 3 read."""
+    params: RowParams
+    """Those that the filters look at."""
+    flags: int
+    lists: CandidateLists
+    queue: Any
+    """:class:`~.kernels.large_set_passes.WorkQueue`; ``state`` is the ``RowState`` from there."""
+    state: Any
+    results: DrawResults
+    summary: RowSummary
+    logprobs: Any
+    """:class:`~.kernels.row_draw.TokenLogprobs`."""
+    interval_params: Any
+    """:class:`~.kernels.interval.IntervalParams`."""
+    interval: Any
+    """:class:`~.kernels.interval.KeptInterval`."""
 
 
 # The device of an operation: kind, multiprocessors, and form of kernel arguments.
@@ -268,12 +287,12 @@ class LaunchDevice(NamedTuple):
     """Number of multiprocessors."""
     current_index: Callable[[], int]
     """Returns the index of the current device, as ``Tensor.get_device`` does of a tensor: -1 for the CPU."""
-    converter: ArgumentConverter
+    converter: AddressConverter
 
     @classmethod
     def of(cls, device: torch.device) -> LaunchDevice:
         """Inspect a device, once for each sampler or processor."""
-        converter: ArgumentConverter = TensorConverter() if is_interpreted() else AddressConverter()
+        converter = TensorConverter() if is_interpreted() else AddressConverter()
         if device.type != "cuda":
             return cls("cpu", 1, lambda: -1, converter)
         if not is_interpreted():

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import accumulate
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,10 +17,10 @@ from torch import Tensor
 from tokendraw import SamplingMetadata
 from tokendraw.filters import required_moments
 from tokendraw.plugin import Moment
-from tokendraw_triton_gumbel.compilation import ANY_INT, Pointer
+from tokendraw_triton_gumbel.compilation import ANY_INT, Pointer, any_pointer
 from tokendraw_triton_gumbel.kernels import rows as row_params
 from tokendraw_triton_gumbel.kernels.rows import Counts, RowParams
-from tokendraw_triton_gumbel.kernels.values import TILE_SIZE, VECTORS
+from tokendraw_triton_gumbel.kernels.values import VECTORS
 
 # A dictionary with a limited number of entries.
 
@@ -36,7 +36,6 @@ class BoundedCache(dict[_K, _V]):
         self.capacity = capacity
 
     def add(self, key: _K, value: _V) -> _V:
-        """Cache a value, and return it."""
         if len(self) >= self.capacity:
             self.clear()
         self[key] = value
@@ -144,15 +143,6 @@ def configuration_for(family: str, rows: int) -> Configuration:
 
 # How kernels read the rows of a caller's tensor: dtype, alignment, stride and vectors.
 
-RowLayout = tuple[torch.dtype, int, int, int]
-"""Dtype of a tensor [rows, columns]; its row stride modulo 16, and above 31 bits; its address modulo 16."""
-
-
-def row_layout(tensor: Tensor) -> RowLayout:
-    """Return dtype, row stride and address of a tensor [rows, columns], as far as kernels depend on them."""
-    stride = tensor.stride(0)
-    return tensor.dtype, stride % 16, stride >> 31, tensor.data_ptr() % 16
-
 
 def with_unit_stride(rows: Tensor) -> Tensor:
     """Return rows of neighbouring elements, whatever the row stride: a copy if need be."""
@@ -169,20 +159,23 @@ class RowAccess(NamedTuple):
     """Whether the row stride takes more than 31 bits."""
 
     @classmethod
-    def of(cls, layout: RowLayout) -> RowAccess:
-        """Derive the access from a layout."""
-        dtype, stride, high_stride, address = layout
-        return cls(dtype, stride == 0 and address == 0, high_stride > 0)
+    def of(cls, tensor: Tensor) -> RowAccess:
+        stride = tensor.stride(0)
+        return cls(tensor.dtype, stride % 16 == 0 and tensor.data_ptr() % 16 == 0, stride >> 31 > 0)
 
     @property
     def pointer(self) -> Pointer:
-        """Return the placeholder for the tensor."""
         return Pointer(self.dtype, self.is_aligned)
 
     @property
     def stride(self) -> int:
         """Return the placeholder for the row stride: a multiple of 16 is of use only where the rows are aligned."""
         return (1 << 32 if self.has_wide_stride else 0) + (16 if self.is_aligned else ANY_INT)
+
+    @property
+    def ulp_step(self) -> int:
+        """Return the number of float32 keys from one value of the dtype to the next."""
+        return 65536 if self.dtype == torch.bfloat16 else 1
 
     @property
     def vector(self) -> int:
@@ -198,60 +191,69 @@ PER_CALL, PER_ROW, PER_REQUEST, PER_PROGRAM = range(4)
 _ALIGNMENT_BYTES = 256
 _MAX_LAYOUTS = 256
 """Upper limit of cached layouts."""
+_ABSENT = -1
+"""Index of no buffer, where the arguments for all buffers end with None."""
+Buffer = tuple[torch.dtype, int] | tuple[torch.dtype, int, int]
+"""The arguments of :meth:`Scratch.reserve`."""
 
 
 class Scratch:
     """The scratch buffers of a variant."""
 
     def __init__(self) -> None:
-        self.pointers: list[Pointer] = []
-        """Placeholders of the buffers, for compilation."""
-        self._counted_by: list[int] = []
-        self._bytes: list[int] = []
+        self._dtypes: list[torch.dtype] = []
+        self._sizes: list[tuple[int, int]] = []
+        """Bytes for each of a count, and the index of the count."""
         self._offsets: BoundedCache[tuple[int, ...], list[int]] = BoundedCache(_MAX_LAYOUTS)
 
-    def reserve(self, dtype: torch.dtype, elements: int, per: int) -> int:
+    def reserve(self, dtype: torch.dtype, elements: int = 1, per: int = PER_ROW) -> int:
         """Reserve a buffer of so many elements for each of the count number ``per``; return its index."""
-        self.pointers.append(Pointer(dtype))
-        self._counted_by.append(per)
-        self._bytes.append(elements * dtype.itemsize)
-        return len(self.pointers) - 1
+        self._dtypes.append(dtype)
+        self._sizes.append((elements * dtype.itemsize, per))
+        return len(self._sizes) - 1
 
-    def reserve_group(self, buffers: Sequence[tuple[torch.dtype, int, int]]) -> slice:
-        """Reserve several buffers; return the slice of their indices."""
-        first = len(self.pointers)
-        for buffer in buffers:
-            self.reserve(*buffer)
-        return slice(first, len(self.pointers))
+    def fields(self, *buffers: Buffer | int | None) -> Callable[[Sequence[Any]], Any]:
+        """Return the function from the arguments for all buffers to the fields of a group of arguments.
+
+        :param buffers: one a field: a new buffer, the index of an earlier one, or None.
+        """
+        return itemgetter(
+            *[
+                _ABSENT if each is None else each if isinstance(each, int) else self.reserve(*each)
+                for each in buffers
+            ]
+        )
+
+    def placeholders(self) -> list[Pointer | None]:
+        """Return placeholders of all buffers, and None."""
+        return [*map(Pointer, self._dtypes), None]
 
     def offsets(self, counts: tuple[int, ...]) -> list[int]:
         """Compute the offset of each buffer in an allocation, and at the end the bytes of the allocation."""
         offsets = self._offsets.get(counts)
         if offsets is None:
-            buffers = zip(self._bytes, self._counted_by, strict=True)
             sizes = [
-                -(-nbytes * counts[per] // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES for nbytes, per in buffers
+                -(-nbytes * counts[per] // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES for nbytes, per in self._sizes
             ]
             offsets = self._offsets.add(counts, list(accumulate(sizes, initial=0)))
         return offsets
 
     def buffer(self, index: int, memory: Tensor, offset: int, count: int) -> Tensor:
         """Return the first ``count`` parts of a buffer at an offset in ``memory`` [bytes] uint8: [elements]."""
-        return memory[offset : offset + self._bytes[index] * count].view(self.pointers[index].dtype)
+        return memory[offset : offset + self._sizes[index][0] * count].view(self._dtypes[index])
 
-    def buffers(self, memory: Tensor, counts: tuple[int, ...]) -> list[Tensor]:
-        """Return all buffers, [elements] each."""
-        places = zip(self.offsets(counts), self._counted_by, strict=False)
-        return [self.buffer(i, memory, offset, counts[per]) for i, (offset, per) in enumerate(places)]
+    def buffers(self, memory: Tensor, counts: tuple[int, ...]) -> list[Tensor | None]:
+        """Return all buffers, [elements] each, and None."""
+        places = enumerate(zip(self.offsets(counts), self._sizes, strict=False))
+        return [*[self.buffer(i, memory, offset, counts[per]) for i, (offset, (_, per)) in places], None]
 
 
 # Variants of calls: the properties in the choice of kernels, without sizes and addresses.
 
-CHOSEN: int = row_params.CHOSEN.value
-LOGITS: int = row_params.LOGITS.value
-PROBS: int = row_params.PROBS.value
-COUPLED: int = row_params.COUPLED.value
-"""Kinds of drafts, by what a verification knows about their distribution."""
+CHOSEN, LOGITS, PROBS, COUPLED = (
+    kind.value for kind in (row_params.CHOSEN, row_params.LOGITS, row_params.PROBS, row_params.COUPLED)
+)
+"""Kinds of drafts."""
 
 
 class Target(NamedTuple):
@@ -289,34 +291,17 @@ class VerifyVariant(NamedTuple):
     id_dtype: torch.dtype
     offset_dtype: torch.dtype
 
-    @classmethod
-    def of(
-        cls,
-        draft_kind: int,
-        is_block: bool,
-        max_drafts: int,
-        id_dimensions: int,
-        q: RowLayout | None,
-        id_dtype: torch.dtype,
-        offset_dtype: torch.dtype,
-    ) -> VerifyVariant:
-        """Derive the variant from a call: K, the dimensions of the ids, the layout of q, and dtypes."""
-        max_steps, access = max(8, 1 << max_drafts.bit_length()), None if q is None else RowAccess.of(q)
-        return cls(draft_kind, is_block, max_steps, id_dimensions == 2, access, id_dtype, offset_dtype)
-
 
 class Variant(NamedTuple):
     """The properties of a call in the choice of kernels and constants."""
 
     logits: RowAccess
     vocab_size: int
-    has_filters: bool
+    params: ParamsLayout
     num_best: int | None
     """N of the logprobs, at most V; None: no row wants any."""
     wants_ranks: bool
     """Whether ranks of drawn tokens come with their logprobs."""
-    given_dtype: torch.dtype | None
-    """Dtype of the ids whose logprobs rows ask for; None: no row gives any."""
     wants_least_kept: bool
     """Whether the least kept logit of each row is wanted."""
     has_raw_sums: bool
@@ -324,8 +309,6 @@ class Variant(NamedTuple):
     is_aligned: bool
     """Whether the rows of drafts, too, begin at multiples of 16 bytes where their logits are drawn from."""
     configuration: Configuration
-    param_dtypes: tuple[torch.dtype | None, ...]
-    """Dtypes of the parameters of the batch, in the order of :func:`contiguous_params`."""
     has_fresh_seeds: bool
     """Whether a row may have no seed of its own."""
     verify: VerifyVariant | None = None
@@ -335,10 +318,6 @@ class Variant(NamedTuple):
     """Whether the rows are drawn: for their tokens, for the argmax of greedy rows, or for the thresholds of filters."""
     has_entropy_sums: bool = False
     """Whether the pass over the logits sums up entropies too."""
-    moments: tuple[Moment, ...] = ()
-    """The moments of rows that filters read."""
-    interval: tuple[torch.dtype | None, ...] | None = None
-    """Dtypes of ``params_layout.INTERVAL_FIELDS``; None: no row may ask for XTC or ``temperature_last``."""
 
     @property
     def has_logprobs(self) -> bool:
@@ -348,23 +327,25 @@ class Variant(NamedTuple):
     @property
     def has_ceiling(self) -> bool:
         """Return whether a row may ask for XTC."""
-        return self.interval is not None and self.interval[1] is not None
+        return self.params.interval is not None and self.params.interval[1] is not None
 
     @property
     def is_tempered_last(self) -> bool:
         """Return whether the filters of a row may look at another temperature than the draw."""
-        return self.interval is not None and self.interval[0] is not None
+        return self.params.interval is not None and self.params.interval[0] is not None
 
     @property
     def has_second_sums(self) -> bool:
         """Return whether the pass sums up each tile at a second temperature."""
-        has_temperature = self.param_dtypes[0] is not None
+        has_temperature = self.params.dtypes[0] is not None
         return self.has_raw_sums or (self.is_tempered_last and self.has_logprobs and has_temperature)
 
     @property
     def draws_logprobs(self) -> bool:
         """Return whether the draw itself writes the logprobs of drawn tokens: N = 0 asks for no more."""
-        return self.num_best == 0 and not self.has_filters and self.verify is None and not self.is_scored
+        return (
+            self.num_best == 0 and not self.params.has_filters and self.verify is None and not self.is_scored
+        )
 
     @property
     def weighs_kept(self) -> bool:
@@ -372,24 +353,14 @@ class Variant(NamedTuple):
         return self.is_scored and not self.has_entropy_sums
 
     @property
-    def searches_best(self) -> bool:
-        """Return whether a launch looks for the best tokens; it writes the drawn token's logprob beside theirs."""
-        return self.has_logprobs and not self.draws_logprobs and not (self.is_scored and self.num_best == 0)
-
-    @property
     def draws_drafts(self) -> bool:
         """Return whether rows of drafts follow those of the target."""
         return self.verify is not None and self.verify.draft_kind == LOGITS
 
     @property
-    def is_plain_draw(self) -> bool:
-        """Return whether the launch over rows does nothing but draw, without filters."""
-        return not self.has_filters and self.verify is None and not self.draws_logprobs
-
-    @property
     def needs_thresholds(self) -> bool:
         """Return whether exact thresholds and kept masses are needed, not just tokens."""
-        return self.is_exact or self.interval is not None
+        return self.is_exact or self.params.interval is not None
 
     @property
     def is_exact(self) -> bool:
@@ -410,17 +381,7 @@ class CallSize(NamedTuple):
     """K."""
 
 
-# The grids and the scratch layout of a call of a given size.
-
 Grid = tuple[int, int, int]
-ACCEPT_WARPS = 4
-"""Warps a program of the launch over the requests of a verification."""
-ACCEPT_PROGRAMS = 4
-"""Upper limit of programs a multiprocessor of the launch over the requests of a verification."""
-_MAX_GRID_Y = 32768
-"""Grid y limit, rounded down to a power of two."""
-_ROW_STEP = 8
-"""Scratch is laid out for a multiple of so many rows or requests, so that most new sizes find it laid out already."""
 
 
 class Geometry(NamedTuple):
@@ -436,71 +397,27 @@ class Geometry(NamedTuple):
     tile_grid: Grid
     row_grid: Grid
     large_set_grid: Grid
-    request_grid: Grid
-    block_grid: Grid
-
-
-def tiles_of(vocab_size: int) -> int:
-    """Return the number of tiles of a row."""
-    tile_size: int = TILE_SIZE.value
-    return -(-vocab_size // tile_size)
-
-
-def power_of_two(count: int, at_least: int = 0) -> int:
-    """Return the least power of two from a count and a power of two upwards; 0 for none."""
-    return max(at_least, 1 << (count - 1).bit_length() if count else 0)
-
-
-def row_grid(rows: int) -> tuple[int, int]:
-    """Divide rows among the last two dimensions of a grid: row ``y + z * grid y``, if in range."""
-    return min(rows, _MAX_GRID_Y), -(-rows // _MAX_GRID_Y)
-
-
-def rounded_rows(rows: int) -> int:
-    """Return the rounded number of rows or requests in the scratch layout."""
-    return -(-rows // _ROW_STEP) * _ROW_STEP
-
-
-def geometry_of(variant: Variant, target: Target, scratch: Scratch, size: CallSize) -> Geometry:
-    """Compute the grids of all launches, and lay out the scratch."""
-    verify, tiles = variant.verify, tiles_of(variant.vocab_size)
-    rows, requests, draft_rows, max_drafts = size
-    grid_rows = rows
-    if variant.draws_drafts:
-        # A place for each draft that a request may have.
-        grid_rows = max(rows + draft_rows, rows + requests * max_drafts)
-        rows += draft_rows
-    configuration = variant.configuration
-    max_programs = configuration.large_set_programs * target.processors
-    scratch_rows = rounded_rows(rows)
-    scratch_counts = (1, scratch_rows, rounded_rows(requests), min(scratch_rows * tiles, max_programs))
-    request_parts = block_parts = 1
-    if verify is not None and verify.draft_kind != COUPLED:
-        tile_groups = -(-tiles // ACCEPT_WARPS)
-        places = requests * max_drafts if verify.is_block else requests
-        parts = max(1, min(tile_groups, -(-ACCEPT_PROGRAMS * target.processors // places)))
-        request_parts, block_parts = (1, parts) if verify.is_block else (parts, 1)
-    span = configuration.span(variant.logits.dtype.itemsize)
-    return Geometry(
-        size,
-        Counts(rows, size.rows, tiles, max_drafts, requests),
-        scratch_counts,
-        scratch.offsets(scratch_counts),
-        tile_grid=(-(-tiles // span), *row_grid(grid_rows)),
-        row_grid=(grid_rows, 1, 1),
-        large_set_grid=(min(rows * tiles, max_programs), 1, 1),
-        request_grid=(requests, request_parts, 1),
-        block_grid=(requests, max_drafts, block_parts),
-    )
+    verify_grids: Sequence[Grid]
+    """Of ``weigh_blocks`` and ``accept_drafts``."""
 
 
 # The parameters of a batch as kernels read them: contiguous tensors, with placeholders for absent parameters.
 
-FIELDS = (
-    *("temperature", "row_index", "seed", "seeded", "positions"),
-    *("top_k", "top_p", "min_p", "joint", "logprobs"),
-)
-"""Fields of the metadata, in the order of :data:`ParamTensors` and :data:`ParamDtypes`."""
+_FLAG_OF_FIELD = {
+    "temperature": 0,
+    "row_index": row_params.HAS_INDEX.value,
+    "seed": row_params.HAS_SEEDS.value,
+    "seeded": row_params.HAS_SEEDED.value,
+    "positions": row_params.HAS_POSITIONS.value,
+    "top_k": row_params.HAS_TOP_K.value,
+    "top_p": row_params.HAS_TOP_P.value,
+    "min_p": row_params.HAS_MIN_P.value,
+    "joint": row_params.HAS_JOINT.value,
+    "logprobs": 0,
+}
+"""Fields of the metadata, and the bits by which kernels know that they are present."""
+FIELDS = tuple(_FLAG_OF_FIELD)
+"""The order of :data:`ParamTensors` and :data:`ParamDtypes`."""
 ParamTensors = tuple[Tensor | None, ...]
 ParamDtypes = Sequence[torch.dtype | None]
 param_tensors: Callable[[SamplingMetadata], ParamTensors] = attrgetter(*FIELDS)
@@ -510,22 +427,8 @@ FRESH_SEEDS_INDEX = 4
 INTERVAL_FIELDS = ("temperature_last", "xtc_probability", "xtc_threshold")
 """Fields of the metadata for kept intervals, in the order of :class:`~.kernels.interval.IntervalParams`."""
 _MEMO = "triton-gumbel: layout of parameters"
-_PRESENCE_BITS = tuple(
-    bit.value
-    for bit in (
-        row_params.HAS_INDEX,
-        row_params.HAS_SEEDS,
-        row_params.HAS_SEEDED,
-        row_params.HAS_POSITIONS,
-        row_params.HAS_TOP_K,
-        row_params.HAS_TOP_P,
-        row_params.HAS_MIN_P,
-        row_params.HAS_JOINT,
-    )
-)
 _LEAST_MOMENTS: tuple[Moment, ...] = ("log_mass",)
 """The moment that takes no further sums of tiles."""
-_HAS_FRESH: int = row_params.HAS_FRESH.value
 
 
 class ParamsLayout(NamedTuple):
@@ -584,22 +487,23 @@ def contiguous_params(m: SamplingMetadata) -> tuple[ParamTensors, ParamsLayout]:
 
 def presence_flags(dtypes: ParamDtypes, *, has_fresh_seeds: bool) -> int:
     """Return the present parameters of a batch as bits for the kernels."""
-    bits: int = sum(bit for bit, dtype in zip(_PRESENCE_BITS, dtypes[1:-1], strict=True) if dtype is not None)
-    return bits + (_HAS_FRESH if has_fresh_seeds else 0)
+    flags = zip(_FLAG_OF_FIELD.values(), dtypes, strict=True)
+    bits: int = sum(flag for flag, dtype in flags if dtype is not None)
+    return bits + (row_params.HAS_FRESH.value if has_fresh_seeds else 0)
 
 
-def placeholders(dtypes: ParamDtypes) -> RowParams:
-    """Return the placeholders of temperature, row_index, ..., joint, floor for compilation.
+def param_placeholders(dtypes: ParamDtypes) -> RowParams:
+    """Return the placeholders of the parameters for compilation.
 
     Every kernel but that of a batch without temperatures reads all of them, so that one serves every kind of request:
     what is absent has a dtype too.
     """
     real, whole, truth = dtypes[0] or torch.float32, torch.int64, torch.bool
-    defaults = (None, whole, whole, truth, whole, whole, real, real, truth)
-    expected = [dtype or default for dtype, default in zip(dtypes[:-1], defaults, strict=True)]
+    defaults = (None, whole, whole, truth, whole, whole, real, real, truth, None)
+    expected = [dtype or default for dtype, default in zip(dtypes, defaults, strict=True)]
+    expected[-1] = torch.float32  # floors
     expected.insert(FRESH_SEEDS_INDEX, whole)
-    expected.append(torch.float32)
-    return RowParams(*[None if dtype is None else Pointer(dtype, aligned=False) for dtype in expected])
+    return RowParams(*map(any_pointer, expected))
 
 
 def _derive_layout(m: SamplingMetadata, tensors: ParamTensors) -> ParamsLayout:

@@ -15,92 +15,59 @@ from tokendraw import (
     VerifyOutput,
 )
 from tokendraw.plugin import VerifyMode, log_kept_mass_by_step, logprobs_by_step
-from tokendraw_triton_gumbel.compiled_calls import (
-    SAMPLED_SCORE,
-    SCORE,
-    CallCache,
-    CompiledCall,
-    LaunchContext,
-    RowKind,
-    logits_key,
-)
+from tokendraw_triton_gumbel.compiled_calls import SAMPLED_SCORE, SCORE, CallCache
 from tokendraw_triton_gumbel.kernels import rows as row_params
-from tokendraw_triton_gumbel.kernels.rows import CHOSEN, COUPLED, LOGITS, PROBS
-from tokendraw_triton_gumbel.kernels.tile_pass import RankedTokens
+from tokendraw_triton_gumbel.kernels.rows import DrawResults
+from tokendraw_triton_gumbel.kernels.verify import VerifyArguments
 from tokendraw_triton_gumbel.launch import LaunchDevice, group
 from tokendraw_triton_gumbel.plan import (
+    CHOSEN,
+    COUPLED,
+    LOGITS,
+    PROBS,
+    RowAccess,
     Target,
     VerifyVariant,
-    contiguous_params,
-    param_tensors,
-    params_layout,
-    row_layout,
-    rows_are_contiguous,
     with_unit_stride,
 )
 
 # Outputs of batches without rows, drawn or scored, and of verifications without requests.
 
 
-def empty_sampler_output(logits: Tensor, m: SamplingMetadata, need: Need) -> SamplerOutput:
-    """Return the output of zero rows."""
-    num_best, logprobs = m.facts.logprobs_width(logits.shape[1]), None
-    if num_best is not None:
-        logprobs = _empty_logprobs(logits, m, num_best, wants_ranks=need.logprob_ranks)
-    return SamplerOutput(
-        logits.new_empty(0, dtype=torch.int64),
-        logits.new_empty(0, dtype=torch.bool),
-        logprobs,
-        None if logprobs is None else logits.new_empty(0, dtype=torch.float32),
-        logits.new_empty(0, dtype=torch.float32) if need.threshold else None,
-        logits.new_empty(0, dtype=torch.float32) if need.threshold and m.facts.any_xtc else None,
-    )
-
-
 def empty_score_output(logits: Tensor, m: SamplingMetadata, need: Need) -> ScoreOutput:
-    """Return the scores of zero rows."""
-    num_best = m.facts.logprobs_width(logits.shape[1]) or 0
-    logprobs = _empty_logprobs(logits, m, num_best, wants_ranks=need.logprob_ranks)
-    number = logits.new_empty(0, dtype=torch.float32)
-    return ScoreOutput(
-        logprobs,
-        number,
-        number,
-        number if need.threshold else None,
-        number if need.threshold and m.facts.any_xtc else None,
+    columns, given = 1 + (m.facts.logprobs_width(logits.shape[1]) or 0), m.given_ids
+    numbers, ids = logits.new_empty(0, dtype=torch.float32), logits.new_empty(0, dtype=torch.int64)
+    logprobs = LogprobsTensors(
+        ids.new_empty(0, columns),
+        numbers.new_empty(0, columns),
+        ids if need.logprob_ranks else None,
+        None if given is None else ids.new_empty(0, given.shape[1]),
+        None if given is None else numbers.new_empty(0, given.shape[1]),
     )
+    bounds = numbers if need.threshold else None
+    return ScoreOutput(logprobs, numbers, numbers, bounds, bounds if m.facts.any_xtc else None)
+
+
+def empty_sampler_output(logits: Tensor, m: SamplingMetadata, need: Need) -> SamplerOutput:
+    score = empty_score_output(logits, m, need)
+    ids, valid = logits.new_empty(0, dtype=torch.int64), logits.new_empty(0, dtype=torch.bool)
+    if m.facts.logprobs_width(logits.shape[1]) is None:
+        return SamplerOutput(ids, valid, threshold=score.threshold, ceiling=score.ceiling)
+    return SamplerOutput(ids, valid, score.logprobs, score.log_kept_mass, score.threshold, score.ceiling)
 
 
 def empty_verify_output(target: Tensor, drafts: Drafts, m: SamplingMetadata, need: Need) -> VerifyOutput:
-    """Return the output of zero requests."""
-    width, num_best, logprobs = drafts.max_drafts, m.facts.logprobs_width(target.shape[1]), None
-    if num_best is not None:
-        logprobs = _empty_logprobs(target, m, num_best, wants_ranks=need.logprob_ranks)
-    num_accepted = target.new_empty(0, dtype=torch.int32)
-    return VerifyOutput(
-        target.new_empty(0, width + 1, dtype=torch.int64),
-        num_accepted,
-        target.new_empty(0, dtype=torch.bool),
-        None if logprobs is None else logprobs_by_step(logprobs, drafts.cu_num_logits, num_accepted, width),
-        None if logprobs is None else target.new_empty(0, width + 1, dtype=torch.float32),
-        target.new_full((len(target),), float("nan"), dtype=torch.float32) if need.threshold else None,
-        target.new_full((len(target),), float("nan"), dtype=torch.float32)
-        if need.threshold and m.facts.any_xtc
-        else None,
-    )
-
-
-def _empty_logprobs(
-    logits: Tensor, m: SamplingMetadata, num_best: int, *, wants_ranks: bool
-) -> LogprobsTensors:
-    ids = m.given_ids
-    return LogprobsTensors(
-        logits.new_empty(0, 1 + num_best, dtype=torch.int64),
-        logits.new_empty(0, 1 + num_best, dtype=torch.float32),
-        logits.new_empty(0, dtype=torch.int64) if wants_ranks else None,
-        None if ids is None else logits.new_empty(0, ids.shape[1], dtype=torch.int64),
-        None if ids is None else logits.new_empty(0, ids.shape[1], dtype=torch.float32),
-    )
+    rows, width = empty_sampler_output(target, m, need), drafts.max_drafts
+    ids, num_accepted = rows.token_ids.new_empty(0, width + 1), rows.token_ids.to(torch.int32)
+    logprobs = masses = None
+    if rows.logprobs is not None:
+        logprobs = logprobs_by_step(rows.logprobs, drafts.cu_num_logits, num_accepted, width)
+        masses = target.new_empty(0, width + 1, dtype=torch.float32)
+    bounds = [
+        None if each is None else each.new_full((len(target),), float("nan"))
+        for each in (rows.threshold, rows.ceiling)
+    ]
+    return VerifyOutput(ids, num_accepted, rows.valid, logprobs, masses, *bounds)
 
 
 # Target and drafts of a verification, converted to the layout of the kernels.
@@ -137,15 +104,31 @@ class TritonGumbelSampler:
     """Triton kernels for NVIDIA and AMD. Made by ``tokendraw.load_sampler("triton-gumbel")``."""
 
     def __init__(self, device: torch.device, need: Need) -> None:
-        self._device = launch_device = LaunchDevice.of(device)
-        self._current_index, self._converter = launch_device.current_index, launch_device.converter
-        self._need = need
-        self._target = Target(launch_device.family, launch_device.processors, need.gumbel_dtype == "fp64")
-        self._cache = CallCache(need)
+        launch_device = LaunchDevice.of(device)
+        target = Target(launch_device.family, launch_device.processors, need.gumbel_dtype == "fp64")
+        self._current_index, self._need = launch_device.current_index, need
+        self._calls = CallCache(need, target, launch_device.converter)
 
     def sample(self, logits: Tensor, metadata: SamplingMetadata, *, draft: bool = False) -> SamplerOutput:
         """Draw one token a row; see :class:`tokendraw.plugin.VerifierBackend`."""
-        return self._draw(logits, metadata, _DRAFT if draft else 0)
+        if logits.get_device() != self._current_index():
+            with torch.cuda.device(logits.device):
+                return self.sample(logits, metadata, draft=draft)
+        rows = logits.shape[0]
+        if not rows:
+            return empty_sampler_output(logits, metadata, self._need)
+        flags = _DRAFT if draft else 0
+        call, context = self._calls.context(logits, metadata, None, (rows, 0, 0, 0), flags)
+        results, logprobs, shown = context.new_results(rows), None, None
+        if call.logprobs is not None:
+            logprobs, shown = context.show(metadata, results, results.token_ids)
+        context.launch(call.steps(context.arguments, context.convert(results), shown))
+        token_ids, valid, _, log_kept, least_kept = results
+        if logprobs is None and least_kept is None:
+            return SamplerOutput(token_ids, valid)
+        ceiling = None if least_kept is None else context.ceiling
+        mass = None if logprobs is None else log_kept
+        return SamplerOutput(token_ids, valid, logprobs, mass, least_kept, ceiling)
 
     def verify(
         self,
@@ -161,7 +144,41 @@ class TritonGumbelSampler:
         the residual max(p - q, 0); ``block`` judges the drafts of a request together; ``coupled`` accepts drafts while
         they are what :meth:`sample` draws. See :class:`tokendraw.Drafts` and :class:`tokendraw.VerifyOutput`.
         """
-        return self._verify(target_logits, drafts, metadata, "coupled" if metadata.facts.all_greedy else mode)
+        if target_logits.get_device() != self._current_index():
+            with torch.cuda.device(target_logits.device):
+                return self.verify(target_logits, drafts, metadata, mode=mode)
+        requests, width, rows = drafts.num_requests, drafts.max_drafts, target_logits.shape[0]
+        if not requests:
+            return empty_verify_output(target_logits, drafts, metadata, self._need)
+        if metadata.facts.all_greedy:
+            mode = "coupled"
+        target, q, draft_kind = draft_inputs(target_logits, drafts, is_coupled=mode == "coupled" or not width)
+        ids, offsets = drafts.draft_token_ids.contiguous(), drafts.cu_num_logits.contiguous()
+        draft_rows = 0 if q is None else min(len(q), rows - requests)
+        q_access, q_stride = (None, None) if q is None else (RowAccess.of(q), q.stride(0))
+        is_block = mode == "block" and draft_kind != COUPLED
+        steps, is_padded = max(8, 1 << width.bit_length()), ids.dim() == 2
+        variant = VerifyVariant(draft_kind, is_block, steps, is_padded, q_access, ids.dtype, offsets.dtype)
+        size = rows, requests, draft_rows, width
+        call, context = self._calls.context(target, metadata, variant, size)
+        token_ids = call.int64_proto.new_empty(requests, width + 1)
+        num_accepted = call.int64_proto.new_empty(requests, dtype=torch.int32)
+        valid = call.bool_proto.new_empty(requests)
+        least_kept = call.float32_proto.new_empty(rows) if call.variant.wants_least_kept else None
+        ceiling = None if least_kept is None else context.ceiling
+        row_tokens, logprobs, shown, results = token_ids, None, None, None
+        if call.logprobs is not None and call.verify is not None:
+            row_tokens = call.int64_proto.new_zeros(rows)
+            results = DrawResults(row_tokens, None, *map(context.row_buffer, call.verify.bounds))
+            logprobs, shown = context.show(metadata, results, row_tokens)
+        tensors = token_ids, num_accepted, valid, row_tokens, q, ids, offsets, least_kept
+        verified = group(VerifyArguments, (*context.convert(tensors), q_stride, ids.shape[-1]))
+        context.launch(call.steps(context.arguments, (), shown, verified))
+        if logprobs is None or results is None:
+            return VerifyOutput(token_ids, num_accepted, valid, threshold=least_kept, ceiling=ceiling)
+        by_step = logprobs_by_step(logprobs, offsets, num_accepted, width)
+        masses = log_kept_mass_by_step(results.log_kept, offsets, num_accepted, width)
+        return VerifyOutput(token_ids, num_accepted, valid, by_step, masses, least_kept, ceiling)
 
     def score(self, logits: Tensor, token_ids: Tensor, metadata: SamplingMetadata) -> ScoreOutput:
         """Score the token of each row; see :class:`tokendraw.plugin.ScorerBackend`."""
@@ -172,117 +189,15 @@ class TritonGumbelSampler:
         if not rows:
             return empty_score_output(logits, metadata, self._need)
         kind = SCORE if metadata.facts.any_greedy else SAMPLED_SCORE
-        call, context = self._context(logits, metadata, kind)
-        tokens, argmax = token_ids.to(torch.int64).contiguous(), call.int64_proto.new_empty(rows)
-        valid, entropy = call.bool_proto.new_empty(rows), call.float32_proto.new_empty(rows)
-        thresholds, log_kept = call.float32_proto.new_empty(rows), call.float32_proto.new_empty(rows)
+        call, context = self._calls.context(logits, metadata, kind, (rows, 0, 0, 0))
+        results = context.new_results(rows)
+        argmax, _, threshold, log_kept, least_kept = results
         if not call.variant.is_drawn:  # what a draw leaves of rows without filters; any token is read
             argmax.zero_()
-            thresholds.fill_(-torch.inf)
+            threshold.fill_(-torch.inf)
             log_kept.zero_()
-        least_kept = call.float32_proto.new_empty(rows) if call.variant.wants_least_kept else None
-        ranks, best = call.logprobs_out(rows)
-        out = context.convert((argmax, valid, thresholds, log_kept, least_kept))
-        ranked = RankedTokens()
-        if ranks is not None and not call.counts_ranks:
-            ranked = group(RankedTokens, context.convert((tokens, ranks)))
-        context.launch(call.draw.steps(context.arguments, out, ranked=ranked))
-        scored = tokens, entropy, None if call.variant.is_drawn else least_kept
-        logprobs = context.logprobs(metadata, (argmax, thresholds, log_kept), ranks, best, scored)
-        ceiling = context.ceiling if call.variant.wants_least_kept else None
+        tokens, entropy = token_ids.to(torch.int64).contiguous(), torch.empty_like(log_kept)
+        logprobs, shown = context.show(metadata, results, tokens, entropy)
+        context.launch(call.steps(context.arguments, context.convert(results), shown))
+        ceiling = None if least_kept is None else context.ceiling
         return ScoreOutput(logprobs, log_kept, entropy, least_kept, ceiling)
-
-    def _draw(self, logits: Tensor, m: SamplingMetadata, flags: int) -> SamplerOutput:
-        if logits.get_device() != self._current_index():
-            with torch.cuda.device(logits.device):
-                return self._draw(logits, m, flags)
-        rows = logits.shape[0]
-        if not rows:
-            return empty_sampler_output(logits, m, self._need)
-        call, context = self._context(logits, m, None, flags)
-        token_ids, valid = call.int64_proto.new_empty(rows), call.bool_proto.new_empty(rows)
-        if not call.variant.needs_thresholds:
-            out = context.convert((token_ids, valid, None, None, None))
-            context.launch(call.draw.steps(context.arguments, out))
-            return SamplerOutput(token_ids, valid)
-        thresholds, log_kept = call.float32_proto.new_empty(rows), call.float32_proto.new_empty(rows)
-        least_kept = call.float32_proto.new_empty(rows) if call.variant.wants_least_kept else None
-        ceiling = context.ceiling if call.variant.wants_least_kept else None
-        if call.logprobs is None:
-            out = context.convert((token_ids, valid, thresholds, log_kept, least_kept))
-            context.launch(call.draw.steps(context.arguments, out))
-            return SamplerOutput(token_ids, valid, threshold=least_kept, ceiling=ceiling)
-        ranks, best = call.logprobs_out(rows)
-        drawn_best = best if best is not None and call.variant.draws_logprobs else (None, None)
-        out = context.convert((token_ids, valid, thresholds, log_kept, least_kept))
-        logprobs_out = context.convert((ranks, *drawn_best))
-        context.launch(call.draw.steps(context.arguments, out, logprobs_out=logprobs_out))
-        logprobs = context.logprobs(m, (token_ids, thresholds, log_kept), ranks, best)
-        return SamplerOutput(token_ids, valid, logprobs, log_kept, least_kept, ceiling)
-
-    def _context(
-        self, logits: Tensor, m: SamplingMetadata, kind: RowKind, flags: int = 0
-    ) -> tuple[CompiledCall, LaunchContext]:
-        """Return the compiled call of rows that are drawn or scored, and its context."""
-        size, params = (logits.shape[0], 0, 0, 0), param_tensors(m)
-        cached = self._cache.by_size.get(
-            (size, kind, logits_key(logits), params_layout(m), rows_are_contiguous(m))
-        )
-        if cached is None:
-            logits = with_unit_stride(logits)
-            params, layout = contiguous_params(m)
-            cached = self._cache.add(self._target, size, kind, logits, m.facts, layout)
-        call, geometry = cached
-        return call, LaunchContext(call, geometry, logits, m, params, self._converter, flags)
-
-    def _verify(self, target: Tensor, drafts: Drafts, m: SamplingMetadata, mode: VerifyMode) -> VerifyOutput:
-        if target.get_device() != self._current_index():
-            with torch.cuda.device(target.device):
-                return self._verify(target, drafts, m, mode)
-        requests, width, rows = drafts.num_requests, drafts.max_drafts, target.shape[0]
-        if not requests:
-            return empty_verify_output(target, drafts, m, self._need)
-        target, q, draft_kind = draft_inputs(target, drafts, is_coupled=mode == "coupled" or not width)
-        ids, offsets = drafts.draft_token_ids.contiguous(), drafts.cu_num_logits.contiguous()
-        draft_rows = 0 if q is None else min(len(q), rows - requests)
-        size, params = (rows, requests, draft_rows, width), param_tensors(m)
-        q_layout = None if q is None else row_layout(q)
-        is_block = mode == "block" and draft_kind != COUPLED
-        variant = VerifyVariant.of(draft_kind, is_block, width, ids.dim(), q_layout, ids.dtype, offsets.dtype)
-        cached = self._cache.by_size.get(
-            (size, variant, logits_key(target), params_layout(m), rows_are_contiguous(m))
-        )
-        if cached is None:
-            params, layout = contiguous_params(m)
-            cached = self._cache.add(self._target, size, variant, target, m.facts, layout)
-        call, geometry = cached
-        verify = call.verify
-        assert verify is not None  # the variant is of a verification
-        context = LaunchContext(call, geometry, target, m, params, self._converter)
-        token_ids = call.int64_proto.new_empty(requests, width + 1)
-        num_accepted = call.int64_proto.new_empty(requests, dtype=torch.int32)
-        valid = call.bool_proto.new_empty(requests)
-        token_per_row = None if call.logprobs is None else call.int64_proto.new_zeros(rows)
-        ranks, best = call.logprobs_out(rows)
-        least_kept = call.float32_proto.new_empty(rows) if call.variant.wants_least_kept else None
-        out = (token_ids, num_accepted, valid, token_ids if token_per_row is None else token_per_row)
-        q_in, ids_in, offsets_in, ranks_out, least_out = context.convert((q, ids, offsets, ranks, least_kept))
-        context.launch(
-            verify.steps(
-                context.arguments,
-                context.convert(out),
-                drafts=(q_in, None if q is None else q.stride(0)),
-                chain=(ids_in, ids.shape[-1], offsets_in),
-                ranks=ranks_out,
-                least_kept=least_out,
-            )
-        )
-        ceiling = context.ceiling if call.variant.wants_least_kept else None
-        if token_per_row is None:
-            return VerifyOutput(token_ids, num_accepted, valid, threshold=least_kept, ceiling=ceiling)
-        thresholds, log_kept = (context.row_buffer(index) for index in verify.row_facts[:2])
-        logprobs = context.logprobs(m, (token_per_row, thresholds, log_kept), ranks, best)
-        steps = offsets, num_accepted, width
-        masses = log_kept_mass_by_step(log_kept, *steps)
-        by_step = logprobs_by_step(logprobs, *steps)
-        return VerifyOutput(token_ids, num_accepted, valid, by_step, masses, least_kept, ceiling)

@@ -26,6 +26,7 @@ penalties and masks, and one for whatever requests may ask for, which there is f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
@@ -36,7 +37,7 @@ import triton.language as tl
 from tokendraw.plugin import EditFacts, RequestTables
 from tokendraw_triton_gumbel.compilation import ANY_INT, ANY_STRIDE, BOOL, FLOAT32, INT32, INT64, Pointer
 from tokendraw_triton_gumbel.kernels.rows import Logits
-from tokendraw_triton_gumbel.launch import Launch
+from tokendraw_triton_gumbel.launch import Launch, group
 from tokendraw_triton_gumbel.plan import Grid
 
 _GROUPS = ["rows", "logits", "slots", "bitmask", "drafts"]
@@ -664,14 +665,13 @@ def edit_flags(facts: EditFacts, *, has_bitmask: bool) -> int:
     return flags | BITMASK.value if has_bitmask else flags
 
 
-def slot_groups(arguments: list[Any], tables: RequestTables) -> tuple[Slots, GrowingHistory]:
-    """Return the groups of the tensors of slots."""
+def slot_groups(arguments: Sequence[Any], tables: RequestTables) -> tuple[Slots, GrowingHistory]:
     named = dict(zip(TABLES, arguments, strict=True))
     max_tokens, words = tables.history.shape[1], tables.bad_words.shape
-    slots = [named[name] for name in Slots._fields[:-5]]
     widths = max_tokens, tables.bias_ids.shape[1], tables.stop_ids.shape[1], words[1], words[2]
-    growing = [named[name] for name in GrowingHistory._fields[:-2]]
-    return Slots(*slots, *widths), GrowingHistory(*growing, max_tokens, tables.counts.shape[1])
+    slots = [named[name] for name in Slots._fields[:-5]] + [*widths]
+    growing = [named[name] for name in GrowingHistory._fields[:-2]] + [max_tokens, tables.counts.shape[1]]
+    return group(Slots, slots), group(GrowingHistory, growing)
 
 
 _REALS, _BOOLS = ("repetition", "frequency", "presence", "bias"), ("is_restricted",)
@@ -698,7 +698,6 @@ class ProcessVariant(NamedTuple):
         return cls(logits, row_index, dtypes, drafts is not None or flags & _LISTS != 0)
 
     def placeholders(self) -> tuple[Any, ...]:
-        """Return the placeholders of the arguments of every call."""
         drafts = StepDrafts()
         if self.drafts is not None:
             ids, offsets = (Pointer(dtype, aligned=False) for dtype in self.drafts)
@@ -729,7 +728,7 @@ class ProcessLaunches:
         launch = self._append_launches.get(row_index)
         if launch is None:
             rows = SlotRows(Pointer(row_index, aligned=False), ANY_INT)
-            slots = GrowingHistory(*[INT32] * 6, ANY_INT, ANY_INT)
+            slots = group(GrowingHistory, [INT32] * 6 + [ANY_INT] * 2)
             placeholders = rows, StepTokens(INT64, ANY_INT), slots
             launch = Launch.compiled(append_tokens, {}, {"num_warps": 1}, placeholders)
             self._append_launches[row_index] = launch

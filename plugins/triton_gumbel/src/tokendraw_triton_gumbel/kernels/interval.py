@@ -27,17 +27,25 @@ leaves the sums as a draw at the row's own temperature would.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from tokendraw import SamplingMetadata
+from tokendraw_triton_gumbel.compilation import ANY_INT, any_pointer
 from tokendraw_triton_gumbel.kernels.row_candidates import draw_candidate, weigh_tiles
 from tokendraw_triton_gumbel.kernels.rows import (
     DRAFT,
     HAS_TOP_P,
     LEAST_KEPT,
+    SMALL_CANDIDATES,
     XTC,
+    RowParams,
+    TileStatistics,
     gumbel,
     has_noise,
     inverse_temperature,
@@ -49,6 +57,7 @@ from tokendraw_triton_gumbel.kernels.rows import (
     streams_of,
     uniform,
 )
+from tokendraw_triton_gumbel.kernels.tile_pass import TileLaunches
 from tokendraw_triton_gumbel.kernels.values import (
     GRANULE_LANES,
     GRANULES_PER_HALF,
@@ -63,6 +72,8 @@ from tokendraw_triton_gumbel.kernels.values import (
     scaled,
     weigh,
 )
+from tokendraw_triton_gumbel.launch import DrawArguments, Launch, LaunchArguments, Step, group
+from tokendraw_triton_gumbel.plan import FIELDS, ParamTensors, Scratch, Target, Variant, interval_tensors
 
 
 class IntervalConfig(NamedTuple):
@@ -591,3 +602,102 @@ def redraw_rows(
         if is_finisher * is_target > 0:
             ceiling = tl.where(max_logit > float("-inf"), peak, float("nan"))
             tl.store(interval.ceiling + row, tl.where(chain.has_xtc > 0, ceiling, float("inf")))
+
+
+# The host side: the tensors of a batch in which a row may ask, and a launch before the draw and one behind it.
+
+_WARPS = 4
+_TILES_AT_ONCE = 4
+_PROGRAMS = 16
+"""Programs a multiprocessor, about: a row has parts as long as there are no more."""
+
+
+class IntervalArguments(NamedTuple):
+    """Arguments of the launches."""
+
+    params: IntervalParams
+    filter_params: FilterParams
+    """To be filled in."""
+    ceiling: Any
+    """[rows] float32, to be filled in; None without XTC."""
+    slots: int
+
+    @classmethod
+    def of(cls, tensors: Sequence[Any], slots: int) -> IntervalArguments:
+        """Group the arguments for the tensors of :meth:`IntervalLaunches.tensors`."""
+        params, written = group(IntervalParams, tensors[:3]), group(FilterParams, tensors[3:6])
+        return cls(params, written, tensors[6], slots)
+
+
+class IntervalLaunches:
+    """The launches of a variant, and the scratch for weights of tiles."""
+
+    def __init__(self, variant: Variant, target: Target, scratch: Scratch, tiles: TileLaunches) -> None:
+        self.log_masses = scratch.reserve(torch.float32) if variant.has_logprobs else None
+        """Index of the buffer of :attr:`KeptInterval.log_masses`."""
+        self._kept = scratch.fields((torch.float32, tiles.count), (torch.int32, 1), self.log_masses)
+        self._max_parts, self._programs = -(-tiles.count // _TILES_AT_ONCE), _PROGRAMS * target.processors
+        self._params, self._has_ceiling = variant.params.interval or (), variant.has_ceiling
+        self._written: tuple[torch.dtype | None, ...] = (None, None, None)
+        """Dtypes of ``FilterParams``."""
+        if variant.is_tempered_last:
+            temperature, min_p = (
+                variant.params.dtypes[FIELDS.index(name)] for name in ("temperature", "min_p")
+            )
+            self._written = temperature, temperature if variant.has_second_sums else None, min_p
+        config = IntervalConfig(
+            FP64=target.fp64,
+            TILES=tiles.count_limit,
+            TILES_AT_ONCE=_TILES_AT_ONCE,
+            VECTOR=variant.logits.vector,
+            SMALL_CANDIDATES=SMALL_CANDIDATES,
+            HAS_LOGPROBS=variant.has_logprobs,
+        )
+        self._filter_params = Launch(filter_params, {}, target.options(_WARPS))
+        self._redraw = Launch(redraw_rows, {"config": config}, target.options(_WARPS))
+
+    def tensors(self, m: SamplingMetadata, proto: Tensor, rows: int) -> ParamTensors:
+        """Return the parameters of a batch, and new tensors for what launches write: by slot, and ceilings by row.
+
+        :param proto: an empty float32 tensor on the device.
+        """
+        params = interval_tensors(m)
+        slots = 0 if params[0] is None else len(params[0])
+        written = [None if dtype is None else proto.new_empty(slots, dtype=dtype) for dtype in self._written]
+        return *params, *written, proto.new_empty(rows) if self._has_ceiling else None
+
+    def placeholders(self) -> IntervalArguments:
+        dtypes = (*self._params, *self._written, torch.float32 if self._has_ceiling else None)
+        return IntervalArguments.of([any_pointer(dtype) for dtype in dtypes], ANY_INT)
+
+    def filter_step(self, arguments: LaunchArguments) -> Step:
+        """Return the launch that fills in the parameters of the filters."""
+        interval: IntervalArguments = arguments.interval
+        grid = (-(-interval.slots // SLOTS_PER_PROGRAM.value), 1, 1)
+        is_last, written = interval.params.temperature_last, interval.filter_params
+        groups = arguments.params, is_last, written, interval.slots, arguments.flags
+        return self._filter_params, grid, groups
+
+    def results(self, arguments: LaunchArguments) -> KeptInterval:
+        """Return the results and the scratch of the last launch; the draw of rows writes ``arrivals``."""
+        return group(KeptInterval, (arguments.interval.ceiling, *self._kept(arguments.scratch)))
+
+    def redraw_step(
+        self, arguments: LaunchArguments, statistics: TileStatistics, draw: DrawArguments, kept: KeptMasses
+    ) -> Step:
+        """Return the launch that draws the rows again.
+
+        :param kept: masses of the rows that a verification wants, to be filled in.
+        """
+        number, *_ = arguments.geometry.row_grid
+        parts = max(1, min(self._max_parts, self._programs // number))
+        of_rows = *draw[:3], statistics, arguments.params, draw.interval_params, draw.flags
+        left = draw.lists, draw.summary, draw.results, draw.interval, kept
+        return self._redraw, (number, parts, 1), (*of_rows, *left)
+
+
+def params_of_filters(params: RowParams, written: FilterParams) -> RowParams:
+    """Return the parameters of requests with those that the filters look at in their place."""
+    temperature = params.temperature if written.temperature is None else written.temperature
+    min_p = params.min_p if written.min_p is None else written.min_p
+    return params._replace(temperature=temperature, min_p=min_p)

@@ -57,8 +57,13 @@ DONE = tl.constexpr(64)
 LATER = tl.constexpr(96)
 """More counters: tickets drawn, rows drawn, passes announced after the first of each row. Each has a cache line of its
 own, since programs wait for one counter while another changes."""
-ROUNDS = tl.constexpr(6)
-"""Limit of passes of a row, before one program finds its threshold."""
+ROUNDS = tl.constexpr(64)
+"""Limit of passes of a row, which takes 60 at most: one that collects the set; 6 of guessed pivots; 15 of even ones for
+the k-th value, and one guess and 15 for the nucleus behind it. Even pivots leave a fifth of the 2 ** 32 values, rounded
+up, and two fifths where nothing is known of the low end. A pass for a nucleus may be followed by one that collects in
+vain, where weights are too small to add up; numbers are exact, and nothing is collected for them in vain."""
+MOST_GUESSES = tl.constexpr(6)
+"""Passes whose pivots are guessed; the next ones have even pivots."""
 
 
 class RowState(NamedTuple):
@@ -80,7 +85,7 @@ class PassResults(NamedTuple):
 
 
 class LargeWork(NamedTuple):
-    """What launch 2 leaves to launch 3: :class:`CandidateLists` are the scratch of the rows that it draws itself."""
+    """What launch 2 leaves to launch 3; :class:`~.rows.CandidateLists` are the scratch of rows that it draws itself."""
 
     lists: Any
     queue: Any
@@ -109,18 +114,9 @@ class LargeRow(NamedTuple):
     collected: Any
 
 
-class SearchScratch(NamedTuple):
-    """Scratch of a program that searches a row for its threshold."""
-
-    tiles: Any
-    """[programs, TILES] int32: the tiles that reach the lower bound."""
-    logits: Any
-    """[programs, MAX_COLLECTED] float32: the logits in the bracket."""
-
-
 # Layout of a row's state between its passes: indices of its floats and of its integers, and the goals of passes.
 
-STATE_REALS = tl.constexpr(32)
+STATE_REALS = tl.constexpr(16)
 """Floats a row. The first four are the pivots of the current pass, descending."""
 LOW = tl.constexpr(4)
 HIGH = tl.constexpr(5)
@@ -136,15 +132,10 @@ TARGET_MAX = tl.constexpr(11)
 P = tl.constexpr(12)
 P_REST = tl.constexpr(13)
 """p as a sum of two float32."""
-FLOOR = tl.constexpr(14)
-"""The least logit that min-p and filters from moments keep; -inf if all are off."""
-KTH_LOW = tl.constexpr(15)
-KTH_HIGH = tl.constexpr(16)
-"""The bracket of the k-th value at which the search for the nucleus began."""
-LOWER_LIMIT = tl.constexpr(17)
+KTH_LOW = tl.constexpr(14)
+"""The low end of the k-th value's bracket at which the search for the nucleus began."""
+LOWER_LIMIT = tl.constexpr(15)
 """A value that the threshold is known to reach."""
-OTHER_PIVOTS = tl.constexpr(24)
-"""Room for four more pivots."""
 
 STATE_INTS = tl.constexpr(16)
 """Integers a row."""
@@ -160,16 +151,13 @@ K = tl.constexpr(5)
 SEED = tl.constexpr(6)
 POSITION = tl.constexpr(8)
 """Two integers each: an int64."""
-KTH_ABOVE = tl.constexpr(10)
-KTH_INSIDE = tl.constexpr(11)
-"""Number of logits from KTH_HIGH upwards, and in [KTH_LOW, KTH_HIGH); -1 without a search for a k-th value."""
-IS_EXTREME = tl.constexpr(12)
+IS_EXTREME = tl.constexpr(10)
 """Whether the row holds NaN, or logits too large for a weight to cost one multiplication."""
-GOAL_BEFORE = tl.constexpr(13)
+GOAL_BEFORE = tl.constexpr(11)
 """The goal before and after a collecting pass."""
-NUM_COLLECTED = tl.constexpr(14)
+NUM_COLLECTED = tl.constexpr(12)
 """Number of logits found by a collecting pass; those beyond the room are not written."""
-IS_EXACT = tl.constexpr(15)
+IS_EXACT = tl.constexpr(13)
 """The flag EXACT if a later launch needs the threshold of this row, else 0."""
 
 FIND_NUCLEUS = tl.constexpr(0)
@@ -182,8 +170,10 @@ KTH_THEN_NUCLEUS = tl.constexpr(4)
 FLOOR_THEN_NUCLEUS = tl.constexpr(5)
 """The k-th value, or the floor, comes first, and the nucleus is that of the mass from there upwards."""
 COLLECT_BRACKET = tl.constexpr(6)
-"""The token is known, and the logits in the bracket are collected for the threshold."""
-COLLECT_SET = tl.constexpr(7)
+"""The logits in the bracket are collected for the threshold. This goal and those behind it collect."""
+COLLECT_THRESHOLD = tl.constexpr(7)
+"""The same, where the token is known."""
+COLLECT_SET = tl.constexpr(8)
 """The logits from LOW upwards are collected: the kept set if the guess of LOW holds, and a few more."""
 
 SLOTS = tl.constexpr(3)
@@ -194,6 +184,8 @@ COUNT_COLUMN = tl.constexpr(4)
 """Distance from the column of a weight to that of the number."""
 MAX_LATER_PARTS = tl.constexpr(16)
 """Upper limit of parts per row in passes after the first, which few rows need."""
+NEARLY_ONE = tl.constexpr(0.99999)
+"""What debug builds allow sums of float32 in other orders, of p or of k."""
 UNIT_COLUMN = tl.constexpr(3)
 """The int64 of a tile and slot that holds the weight of its collected logits; no pass weighs at the same time."""
 MAX_COLLECTED = tl.constexpr(8192)
@@ -360,52 +352,6 @@ def _pause():
     )
 
 
-# Marks the logits of a block in a bracket by bits, counts them, and numbers them one after the other.
-#
-# Each thread marks the hits among its 32 logits of a tile by bits, and then writes them in a loop. Hits are few, and
-# a store for each logit would be most of the code.
-
-
-class Hits(NamedTuple):
-    """Hits of a block: [LANES, SPAN], except for two scalars."""
-
-    mask: Any
-    """Bits of the remaining hits."""
-    count: Any
-    """Number of hits of the thread."""
-    offset: Any
-    """Index of the thread's first hit among those of the block."""
-    max_count: Any
-    """Largest number of hits of a thread."""
-    total: Any
-    """Number of hits in the block."""
-
-
-@triton.jit
-def bits_of_hits(x, low, high, VECTOR: tl.constexpr):
-    """Mark the logits in [low, high) of a block [LANES, SPAN, chunks, VECTOR] by bits: [LANES, SPAN] int32."""
-    bit = tl.arange(0, LANES // VECTOR)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
-    hit = tl.where((x >= low) & (x < high), ((bit * 0 + 1) << bit)[None, None, :, :], 0)
-    return tl.sum(tl.sum(hit, 3), 2)
-
-
-@triton.jit
-def find_hits(x, low, high, SPAN: tl.constexpr, VECTOR: tl.constexpr):
-    """Return the :class:`Hits` in [low, high) of a block [LANES, SPAN, chunks, VECTOR]."""
-    mask = bits_of_hits(x, low, high, VECTOR)
-    count = count_bits(mask)
-    flat = tl.reshape(count, (LANES * SPAN,))
-    offset = tl.reshape(tl.cumsum(flat, 0) - flat, (LANES, SPAN))
-    return Hits(mask, count, offset, tl.max(flat, 0), tl.sum(flat, 0))
-
-
-@triton.jit
-def next_hit(mask, lane, VECTOR: tl.constexpr):
-    """Return (the id within its tile of the first remaining hit of each thread, the mask without this hit)."""
-    bit = lowest_bit(mask)
-    return lane * VECTOR + bit // VECTOR * (LANES * VECTOR) + bit % VECTOR, mask & (mask - 1)
-
-
 # Loads the tiles of one step of a pass, ahead of their use.
 #
 # bfloat16 stays in words of two until its use: the compiler unpacks single values right after the load, so that the
@@ -500,6 +446,14 @@ _WORDS_AT_ONCE = tl.constexpr(256)
 
 
 @triton.jit
+def _bits_of_hits(x, low, high, VECTOR: tl.constexpr):
+    """Mark the logits in [low, high) of a block [LANES, SPAN, chunks, VECTOR] by bits: [LANES, SPAN] int32."""
+    bit = tl.arange(0, LANES // VECTOR)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
+    hit = tl.where((x >= low) & (x < high), ((bit * 0 + 1) << bit)[None, None, :, :], 0)
+    return tl.sum(tl.sum(hit, 3), 2)
+
+
+@triton.jit
 def _mark(row, numbers, count, first_tile, low, high, words, config: tl.constexpr):
     """Write two words of bits for each listed granule: one bit for each logit in [low, high).
 
@@ -518,7 +472,7 @@ def _mark(row, numbers, count, first_tile, low, high, words, config: tl.constexp
             )
         tl.store(
             words + 2 * start + half,
-            bits_of_hits(x, low, high, config.VECTOR),
+            _bits_of_hits(x, low, high, config.VECTOR),
             mask=2 * start + half < 2 * count,
         )
         start = next_start
@@ -529,7 +483,7 @@ def _mark(row, numbers, count, first_tile, low, high, words, config: tl.constexp
 def collect_part(row, group, end_group, units, scratch, config: tl.constexpr):
     """Append the ids of the bracket's logits to the list of the row, up to its room, and count all of them.
 
-    :param units: [tiles, COLUMNS // 2] int64: the weights of the tiles, set to 0 for :mod:`.large_set_search`.
+    :param units: [tiles, COLUMNS // 2] int64: the weights of the tiles, set to 0 for :func:`weigh_listed_tiles`.
     """
     low, high = tl.load(row.reals + LOW), tl.load(row.reals + HIGH)
     words = scratch + _MAX_GRANULES
@@ -601,8 +555,7 @@ def pass_over_part(row, goal, group, end_group, scratch, config: tl.constexpr):
     counts = counts_logits(goal)
     if goal >= COLLECT_BRACKET:
         units = weights.to(tl.pointer_type(tl.int64))
-        words = scratch.logits.to(tl.pointer_type(tl.int32))
-        collect_part(row, group, end_group, units, words, config)
+        collect_part(row, group, end_group, units, scratch.to(tl.pointer_type(tl.int32)), config)
     elif (counts == 0) & (tl.load(row.ints + IS_EXTREME) == 0):
         pivots = load_pivots(reals)
         max_logit = tl.load(reals + MAX_LOGIT)
@@ -972,17 +925,6 @@ def announce_first_pass(
         begin_pivots(
             source, granules, num_granules, scale, low, goal_amount, by_mass, by_maxima, reals, ULP_STEP
         )
-        if goal == FIND_LARGER:
-            other_pivots = reals + OTHER_PIVOTS
-            by_mass = goal == FIND_LARGER
-            begin_pivots(
-                source, granules, num_granules, scale, low, target, by_mass, by_maxima, other_pivots, ULP_STEP
-            )
-            tl.debug_barrier()  # both sets of pivots were written, by some threads
-            pivots = load_pivots(other_pivots)
-            if pivots.p1 > tl.load(reals + 1):
-                tl.debug_barrier()  # that was read
-                write_pivots(reals, pivots, low, max_logit, ULP_STEP)
         if by_maxima.to(tl.int32) + (k > 0).to(tl.int32) > 0:
             tl.debug_barrier()  # the pivots were written
             pivots = load_pivots(reals)
@@ -1010,7 +952,6 @@ def announce_first_pass(
     tl.store(reals + TARGET_MAX, target)
     tl.store(reals + P, share)
     tl.store(reals + P_REST, (p - share.to(tl.float64)).to(tl.float32))
-    tl.store(reals + FLOOR, filters.floor)
     tl.store(ints + GOAL, tl.where(is_collected > 0, COLLECT_SET, goal))
     tl.store(ints + GOAL_BEFORE, goal)
     tl.store(ints + NUM_COLLECTED, 0)
@@ -1021,7 +962,6 @@ def announce_first_pass(
     tl.store(ints + K, k.to(tl.int32))
     tl.store((ints + SEED).to(tl.pointer_type(tl.int64)), key.seed)
     tl.store((ints + POSITION).to(tl.pointer_type(tl.int64)), key.position)
-    tl.store(ints + KTH_INSIDE, -1)
     tl.store(ints + IS_EXTREME, has_nan.to(tl.int32) + (steady(max_logit, scale.scale) == 0).to(tl.int32))
     tl.store(work.queue.arrivals + row, 0)
     announce_row(work.queue, row)
@@ -1121,6 +1061,18 @@ def next_pivots(
     return PerPivot(p0, tl.maximum(a, b), tl.minimum(a, b), p3)
 
 
+@triton.jit
+def _even_pivots(bracket, max_logit):
+    """Return four pivots that divide a bracket evenly in the order of the floats: whatever its values, to a fifth."""
+    low_key = key_of(tl.maximum(bracket.low, LOWEST)).to(tl.int64)
+    steps = key_of(tl.minimum(bracket.high, max_logit)).to(tl.int64) - low_key
+    p0, p1 = (low_key + (4 * steps + 4) // 5).to(tl.int32), (low_key + (3 * steps + 4) // 5).to(tl.int32)
+    p2, p3 = (low_key + (2 * steps + 4) // 5).to(tl.int32), (low_key + (steps + 4) // 5).to(tl.int32)
+    # Of a low end that was not weighed nothing is known.
+    lowest = tl.where(bracket.low_column >= 0, value_of(p3), bracket.low)
+    return PerPivot(value_of(p0), value_of(p1), value_of(p2), lowest)
+
+
 # Chooses the goal of the next pass over a row: the nucleus after another filter, a narrower bracket, or its logits.
 
 
@@ -1147,15 +1099,8 @@ def start_nucleus(row, bracket, is_exact, goal, config: tl.constexpr):
     :param bracket: of the k-th value, or of the floor; ``is_exact`` whether the low end equals it.
     """
     TILES: tl.constexpr = config.TILES
-    reals, ints = row.reals, row.ints
-    is_kth = goal == KTH_THEN_NUCLEUS
-    at_threshold = tl.where(is_exact > 0, bracket.low_column, bracket.high_column)
-    count_above = row_sum(row, at_threshold, COUNT_COLUMN, TILES)
-    count_inside = row_sum(row, bracket.low_column, COUNT_COLUMN, TILES) - count_above
+    reals = row.reals
     tl.store(reals + KTH_LOW, bracket.low)
-    tl.store(reals + KTH_HIGH, tl.where(is_exact > 0, bracket.low, bracket.high))
-    tl.store(ints + KTH_ABOVE, tl.where(is_kth, count_above, 0.0).to(tl.int32))
-    tl.store(ints + KTH_INSIDE, tl.where(is_kth, count_inside, 0.0).to(tl.int32))
     p = tl.load(reals + P).to(tl.float64) + tl.load(reals + P_REST).to(tl.float64)
     heaviest = row_sum(row, bracket.low_column, 0, TILES)
     lightest = tl.where(is_exact > 0, heaviest, row_sum(row, bracket.high_column, 0, TILES))
@@ -1182,8 +1127,8 @@ def start_nucleus(row, bracket, is_exact, goal, config: tl.constexpr):
 
 
 @triton.jit
-def place_pivots(row, bracket, goal, config: tl.constexpr):
-    """Write four pivots inside the bracket."""
+def place_pivots(row, bracket, goal, num_passes, config: tl.constexpr):
+    """Write four pivots inside the bracket, behind ``num_passes`` passes."""
     TILES: tl.constexpr = config.TILES
     reals, ints = row.reals, row.ints
     offset = tl.where((goal == FIND_KTH) | (goal == KTH_THEN_NUCLEUS), COUNT_COLUMN, 0)
@@ -1193,16 +1138,288 @@ def place_pivots(row, bracket, goal, config: tl.constexpr):
     mass = tl.load(reals + TARGET_MIN) * 0.5 + tl.load(reals + TARGET_MAX) * 0.5
     target = tl.where(offset > 0, tl.load(ints + K).to(tl.float32), mass)
     scale = _scale_of(reals)
-    old_pivots = load_pivots(reals)
-    tied_value = only_value(load_sample(row.source), bracket.low, bracket.high)
-    is_second = tl.load(ints + ROUND) == 0
-    width = old_pivots.p0 - old_pivots.p3
-    pivots = next_pivots(
-        bracket, at_low, at_high, target, scale, width, tied_value, is_second, config.ULP_STEP
-    )
+    pivots = load_pivots(reals)
+    if num_passes < MOST_GUESSES:
+        tied_value = only_value(load_sample(row.source), bracket.low, bracket.high)
+        width = pivots.p0 - pivots.p3
+        pivots = next_pivots(
+            bracket, at_low, at_high, target, scale, width, tied_value, num_passes == 1, config.ULP_STEP
+        )
+    else:
+        pivots = _even_pivots(bracket, scale.max_logit)
     # Neither end again: pivots at the ends would never divide two neighbouring values.
     lowest = value_of(key_of(bracket.low) + config.ULP_STEP)
     lowest = tl.where(bracket.low_column >= 0, lowest, bracket.low)
     highest = value_of(key_of(bracket.high) - config.ULP_STEP)
     highest = tl.where(bracket.high_column >= 0, highest, scale.max_logit)
     write_pivots(reals, pivots, lowest, highest, config.ULP_STEP)
+
+
+# Finds the edge among listed values: the largest value from which upwards they weigh, or are, a target.
+#
+# Reads the values some ten times. Amounts are integers: of a weight, units of 2 ** -34, so that the order
+# of the list changes no sum. A search compares all values with 3 pivots at a time, until one value is left.
+
+_LISTED_AT_ONCE = tl.constexpr(512)
+"""Values compared at once: few, since a short loop takes less time than long code that runs once. A turn costs 0.7 us,
+whether it compares 300 values or 2,000: sums of int64 over a program are five rounds of shuffles of six words."""
+UNITS = tl.constexpr(2.0**34)
+"""Units in the weight of the largest logit."""
+_COUNT_BITS = tl.constexpr(14)
+"""Lower bits of a sum that hold the number of values; the units are above them."""
+_COUNT_MASK = tl.constexpr((1 << 14) - 1)
+
+
+@triton.jit
+def missing_amount(target, above, by_mass):
+    """Return what ``above`` lacks of ``target``, float32 or float64 both, as an amount: units or numbers, int64."""
+    # For the int64 alone, and only here, behind the subtraction: a list weighs at most its room, so it does not reach
+    # twice that, cut or not. A target itself must not be cut: p of a huge mass may well be within a list.
+    missing = tl.minimum(target.to(tl.float64) - above.to(tl.float64), 2.0 * MAX_COLLECTED)
+    missing = tl.ceil(missing * tl.where(by_mass > 0, UNITS, 1.0)).to(tl.int64)
+    # Sums of the same weights in two orders: nothing may seem to be missing.
+    return tl.maximum(missing, 1)
+
+
+@triton.jit
+def _load_packed(values, i, count, max_logit, scale):
+    """Return (values [N] at the indices i, -inf beyond ``count``; their units, with 1 in the lower bits)."""
+    x = tl.load(values + i, mask=i < count, other=float("-inf"))
+    return x, ((weigh(x, max_logit, scale) * UNITS).to(tl.int64) << _COUNT_BITS) + 1
+
+
+@triton.jit
+def _least_and_total(least_a, total_a, least_b, total_b):
+    return tl.minimum(least_a, least_b), total_a + total_b
+
+
+@triton.jit
+def _add_three(a0, a1, a2, b0, b1, b2):
+    return a0 + b0, a1 + b1, a2 + b2
+
+
+@triton.jit(noinline=True)
+def survey_from(values, count, bound, max_logit, scale):
+    """Return (the least value that reaches ``bound``, +inf without any; the units of all that do; their number)."""
+    least = tl.full((_LISTED_AT_ONCE,), float("inf"), tl.float32)
+    total = tl.zeros((_LISTED_AT_ONCE,), tl.int64)
+    start = 0
+    while start < count:
+        x, packed = _load_packed(values, start + tl.arange(0, _LISTED_AT_ONCE), count, max_logit, scale)
+        is_above = (x >= bound) & (x > float("-inf"))
+        least = tl.minimum(least, tl.where(is_above, x, float("inf")))
+        total += tl.where(is_above, packed, 0)
+        start += _LISTED_AT_ONCE
+    lowest, amount = tl.reduce((least, total), 0, _least_and_total)
+    return lowest, amount >> _COUNT_BITS, (amount & _COUNT_MASK).to(tl.int32)
+
+
+@triton.jit
+def _weigh_from(values, count, pivot_0, pivot_1, pivot_2, max_logit, scale):
+    """Return (the units from each of three pivots upwards, int64; the numbers)."""
+    above_0 = tl.zeros((_LISTED_AT_ONCE,), tl.int64)
+    above_1, above_2 = above_0, above_0
+    start = 0
+    while start < count:
+        x, packed = _load_packed(values, start + tl.arange(0, _LISTED_AT_ONCE), count, max_logit, scale)
+        above_0 += tl.where(x >= pivot_0, packed, 0)
+        above_1 += tl.where(x >= pivot_1, packed, 0)
+        above_2 += tl.where(x >= pivot_2, packed, 0)
+        start += _LISTED_AT_ONCE
+    sum_0, sum_1, sum_2 = tl.reduce((above_0, above_1, above_2), 0, _add_three)
+    return (
+        sum_0 >> _COUNT_BITS,
+        sum_1 >> _COUNT_BITS,
+        sum_2 >> _COUNT_BITS,
+        (sum_0 & _COUNT_MASK).to(tl.int32),
+        (sum_1 & _COUNT_MASK).to(tl.int32),
+        (sum_2 & _COUNT_MASK).to(tl.int32),
+    )
+
+
+@triton.jit(noinline=True)
+def find_edge(values, count, low, target, by_mass, max_logit, scale, ULP_STEP: tl.constexpr):
+    """Return (the largest value from which upwards the amount reaches ``target``; the units from there; their number).
+
+    :param low: no value is below it; the least value is returned if the amount of all does not reach the target.
+    :param target: an amount, int64: units if ``by_mass`` is above 0, otherwise a number.
+    """
+    SHIFT: tl.constexpr = 16 if ULP_STEP > 1 else 0
+    low_key = key_of(tl.maximum(low, LOWEST)).to(tl.int64)
+    num_steps = (key_of(max_logit).to(tl.int64) - low_key >> SHIFT) + 1
+    number_low = count
+    number_high = tl.full((), 0, tl.int32)
+    while (num_steps > 1) & (number_low - number_high > 1):
+        step_0, step_1, step_2 = num_steps + 3 >> 2, num_steps >> 1, num_steps * 3 >> 2
+        pivot_0 = value_of((low_key + (step_0 << SHIFT)).to(tl.int32))
+        pivot_1 = value_of((low_key + (step_1 << SHIFT)).to(tl.int32))
+        pivot_2 = value_of((low_key + (step_2 << SHIFT)).to(tl.int32))
+        amount_0, amount_1, amount_2, number_0, number_1, number_2 = _weigh_from(
+            values, count, pivot_0, pivot_1, pivot_2, max_logit, scale
+        )
+        amount_0 = tl.where(by_mass > 0, amount_0, number_0)
+        amount_1 = tl.where(by_mass > 0, amount_1, number_1)
+        amount_2 = tl.where(by_mass > 0, amount_2, number_2)
+        # The amounts descend: the bracket ends at the first pivot that does not reach the target.
+        if amount_2 >= target:
+            number_low = number_2
+            low_key += step_2 << SHIFT
+            num_steps -= step_2
+        elif amount_1 >= target:
+            number_low, number_high = number_1, number_2
+            low_key += step_1 << SHIFT
+            num_steps = step_2 - step_1
+        elif amount_0 >= target:
+            number_low, number_high = number_0, number_1
+            low_key += step_0 << SHIFT
+            num_steps = step_1 - step_0
+        else:
+            number_high = number_0
+            num_steps = step_0
+    return survey_from(values, count, value_of(low_key.to(tl.int32)), max_logit, scale)
+
+
+# Finds the threshold of a row among its collected logits.
+#
+# Reads at most 8192 ids and their logits, which it copies, and then the copy some ten times; one program does it.
+# Sums of weights are integers, in units of 2 ** -48: the order of the list, which differs from run to run, changes
+# none of them. A set that is too large for the list, or that begins below it, is left to passes that weigh.
+
+_TILE_UNITS = tl.constexpr(2.0**48)
+"""Units in the weight of the largest logit, of the weights of tiles: sums of integers do not depend on the order."""
+
+
+@triton.jit(noinline=True)
+def copy_logits(base, collected, count, values):
+    """Write the ``count`` collected logits as float32 to ``values``."""
+    start = 0
+    while start < count:
+        i = start + tl.arange(0, _LISTED_AT_ONCE)
+        token = tl.load(collected + i, mask=i < count, other=0)
+        tl.store(values + i, tl.load(base + token, mask=i < count).to(tl.float32), mask=i < count)
+        start += _LISTED_AT_ONCE
+    tl.debug_barrier()  # the copy is read by other threads
+
+
+@triton.jit
+def find_set_threshold(row, values, count, ULP_STEP: tl.constexpr):
+    """Return (the threshold of a row; whether the collected logits contain the kept set)."""
+    reals, ints = row.reals, row.ints
+    max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
+    goal = tl.load(ints + GOAL_BEFORE)
+    k = tl.load(ints + K)
+    is_guess = (tl.load(reals + LOW) > tl.load(reals + LOWER_LIMIT)).to(tl.int32)
+    is_kth = ((goal == FIND_KTH) | (goal == KTH_THEN_NUCLEUS)).to(tl.int32)
+    is_larger = (goal == FIND_LARGER).to(tl.int32)
+    threshold = tl.load(reals + LOW)
+    # Without a filter that ends above the list, its low end is the threshold.
+    is_found = 1 - is_guess
+    is_too_short = is_kth * is_guess * (count < k).to(tl.int32)
+    total = tl.full((), 0, tl.int64)
+    if (is_kth + is_larger) * (count >= k).to(tl.int32) > 0:
+        by_mass = tl.full((), 0, tl.int32)
+        threshold, total, _ = find_edge(
+            values, count, threshold, k.to(tl.int64), by_mass, max_logit, scale, ULP_STEP
+        )
+        is_found = tl.full((), 1, tl.int32)
+    else:
+        _, total, _ = survey_from(values, count, threshold, max_logit, scale)
+    if (goal == FIND_NUCLEUS) | (goal == KTH_THEN_NUCLEUS) | (goal == FLOOR_THEN_NUCLEUS) | (is_larger > 0):
+        mass = total.to(tl.float64)
+        if (goal == FIND_NUCLEUS) | (goal == FIND_LARGER):
+            # The row's whole mass, not only what a list could hold: p of it may still be within the list. At most
+            # 2 ** 21 ids weigh 2 ** 55 units, which an int64 holds.
+            mass = tl.load(reals + MASS).to(tl.float64) * UNITS
+        p = tl.load(reals + P).to(tl.float64) + tl.load(reals + P_REST).to(tl.float64)
+        target = tl.ceil(p * mass).to(tl.int64)
+        if (total >= target).to(tl.int32) * (1 - is_too_short) > 0:
+            by_mass = tl.full((), 1, tl.int32)
+            edge, kept, _ = find_edge(values, count, threshold, target, by_mass, max_logit, scale, ULP_STEP)
+            least_mass = tl.load(reals + TARGET_MIN).to(tl.float64) * (UNITS * NEARLY_ONE)
+            tl.device_assert(
+                (goal != FIND_NUCLEUS) | (kept.to(tl.float64) >= least_mass), "a nucleus of less than p"
+            )
+            threshold = tl.maximum(threshold, edge)
+            is_found = tl.full((), 1, tl.int32)
+        elif (is_larger == 0).to(tl.int32) * is_guess > 0:
+            is_found = tl.full((), 0, tl.int32)
+    return tl.minimum(threshold, max_logit), is_found
+
+
+@triton.jit(noinline=True)
+def weigh_listed_tiles(row, values, count, threshold, slot, high_column, TILES: tl.constexpr):
+    """Write the weight of each tile from the threshold upwards into the first column of a slot.
+
+    :param values: the ``count`` collected logits; ``high_column`` is that of the weights above them, or -1.
+    :param slot: its units are 0.
+    """
+    tiles = row.tiles
+    max_logit, scale = tl.load(row.reals + MAX_LOGIT), tl.load(row.reals + SCALE)
+    weights = row.columns + slot.to(tl.int64) * tiles * COLUMNS
+    units = weights.to(tl.pointer_type(tl.int64)) + UNIT_COLUMN
+    start = 0
+    while start < count:
+        i = start + tl.arange(0, _LISTED_AT_ONCE)
+        x = tl.load(values + i, mask=i < count, other=float("-inf"))
+        tile = tl.load(row.collected + i, mask=i < count, other=0) // TILE_SIZE
+        amount = (weigh(x, max_logit, scale) * _TILE_UNITS).to(tl.int64)
+        tl.atomic_add(
+            units + tile * (COLUMNS // 2), amount, mask=(i < count) & (x >= threshold), sem="relaxed"
+        )
+        start += _LISTED_AT_ONCE
+    tl.debug_barrier()  # all threads have added; the sums are read past the L1
+    tile = tl.arange(0, TILES)
+    inside = tile < tiles
+    total = (
+        tl.load(units + tile * (COLUMNS // 2), mask=inside, other=0, volatile=True).to(tl.float32)
+        / _TILE_UNITS
+    )
+    tl.store(
+        weights + tile * COLUMNS,
+        load_column(row.columns, high_column, tiles, TILES) + total,
+        mask=inside,
+    )
+    tl.debug_barrier()  # the weights are read by other threads
+
+
+@triton.jit(noinline=True)
+def find_in_bracket(row, goal, is_known, scratch, config: tl.constexpr):
+    """Find the threshold among the collected logits of its bracket.
+
+    Returns (the threshold; the mass from there upwards; whether the list held all). Unless the token is known, writes
+    the weight of each tile from the threshold upwards into the first column of the row's slot, and the number of logits
+    into the first of its counts.
+
+    :param goal: of the search: the mass of the bracket's nucleus, or else its k-th value.
+    :param scratch: [MAX_COLLECTED] float32.
+    """
+    tiles, reals, ints = row.tiles, row.reals, row.ints
+    count = tl.load(ints + NUM_COLLECTED)
+    fits = (count <= MAX_COLLECTED).to(tl.int32)
+    threshold = tl.load(reals + LOW)
+    kept_mass = tl.full((), 0.0, tl.float32)
+    if fits > 0:
+        copy_logits(row.source.base, row.collected, count, scratch)
+        max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
+        high_column = tl.load(ints + HIGH_COLUMN)
+        mass_above = row_sum(row, high_column, 0, config.TILES)
+        number_above = row_sum(row, high_column, COUNT_COLUMN, config.TILES)
+        by_mass = (goal == FIND_NUCLEUS).to(tl.int32)
+        target = tl.where(by_mass > 0, tl.load(reals + TARGET_MAX), tl.load(ints + K).to(tl.float32))
+        missing = missing_amount(target, tl.where(by_mass > 0, mass_above, number_above), by_mass)
+        threshold, mass, number = find_edge(
+            scratch, count, threshold, missing, by_mass, max_logit, scale, config.ULP_STEP
+        )
+        kept_mass = (mass_above.to(tl.float64) + mass.to(tl.float64) / UNITS).to(tl.float32)
+        if is_known == 0:
+            slot = tl.load(ints + SLOT)
+            weigh_listed_tiles(row, scratch, count, threshold, slot, high_column, config.TILES)
+            tile = tl.arange(0, config.TILES)
+            numbers = row.columns + slot.to(tl.int64) * tiles * COLUMNS + COUNT_COLUMN
+            tl.store(
+                numbers + tile * COLUMNS,
+                tl.where(tile == 0, number_above + number.to(tl.float32), 0.0),
+                mask=tile < tiles,
+            )
+            tl.debug_barrier()  # the numbers are read by other threads
+    return threshold, kept_mass, fits

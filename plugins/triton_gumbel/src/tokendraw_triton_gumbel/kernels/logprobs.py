@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from tokendraw import SamplingMetadata
+from tokendraw.plugin import LogprobsMode, best_token_ids, pad_logprobs
 from tokendraw_triton_gumbel.kernels.row_candidates import (
     bound_by_tiles,
     list_candidates,
@@ -17,10 +22,14 @@ from tokendraw_triton_gumbel.kernels.rows import (
     NORMALISED,
     PROCESSED,
     SCALED,
+    SMALL_CANDIDATES,
+    TEMPERED,
     RowAddress,
+    TileStatistics,
     inverse_temperature,
     mode_temperature,
 )
+from tokendraw_triton_gumbel.kernels.tile_pass import TileLaunches
 from tokendraw_triton_gumbel.kernels.values import (
     GRANULE_LANES,
     GRANULE_SIZE,
@@ -40,6 +49,8 @@ from tokendraw_triton_gumbel.kernels.values import (
     steady,
     value_of,
 )
+from tokendraw_triton_gumbel.launch import Launch, LaunchArguments, Step, group
+from tokendraw_triton_gumbel.plan import Scratch, Variant
 
 
 class LogprobsConfig(NamedTuple):
@@ -55,10 +66,8 @@ class LogprobsConfig(NamedTuple):
     """Upper limit of N."""
     CANDIDATES: int
     """Room for candidates."""
-    IS_SORTED: bool
-    """Whether candidates are sorted; else they are compared all with all."""
     GRANULES_AT_ONCE: int
-    """Granules read at once where candidates are sorted."""
+    """Granules read at once."""
 
 
 # Computes the values of a logprobs mode: logits themselves, or ``(x - max x) / T`` less the logarithm of a mass.
@@ -144,17 +153,13 @@ def visible_of_token(base, token, scale, flags):
     return tl.where(scale.greedy, greedy_value, visible_value(x, scale, flags))
 
 
-# Finds the N best logits of a row in a list of granules: collects and orders candidates, or bounds too many.
+# Finds the N best logits of a row in a list of granules: bounds the N-th value, and orders candidates.
 
-LOWEST_KEY = tl.constexpr(-(1 << 63))
-"""A key below all candidates' keys."""
 _PIVOTS = tl.constexpr(8)
 _SPARE_MAXIMA = tl.constexpr(8)
 """Spare maxima, beyond N, of a good enough bound."""
 _MIN_BRACKET_KEYS = tl.constexpr(1 << 13)
 """Stop when the bracket spans at most 2^13 float32 keys (one float16 step)."""
-_GRANULES_AT_ONCE = tl.constexpr(16)
-_OTHERS_AT_ONCE = tl.constexpr(32)
 
 
 @triton.jit
@@ -215,9 +220,7 @@ def group_maxima(granules, number, MAXIMA: tl.constexpr, GRANULES: tl.constexpr)
 
 
 @triton.jit
-def _load_granules(
-    row, granule_list, start, count, VECTOR: tl.constexpr, AT_ONCE: tl.constexpr = _GRANULES_AT_ONCE
-):
+def _load_granules(row, granule_list, start, count, VECTOR: tl.constexpr, AT_ONCE: tl.constexpr):
     """Return the logits of the listed granules from ``start`` on, [AT_ONCE, 64], and their ids.
 
     What is none is -inf. NaN is left as it is: it reaches nothing.
@@ -231,44 +234,6 @@ def _load_granules(
 
 
 @triton.jit
-def collect_best(row, granule_list, count, low, keys, VECTOR: tl.constexpr, CANDIDATES: tl.constexpr):
-    """Write the candidates, the logits from ``low`` upwards, up to the room; return their number.
-
-    If they exceed the room, the returned number exceeds CANDIDATES. The keys are those of :func:`order_key`.
-    """
-    num_candidates = tl.zeros((), tl.int32)
-    start = 0
-    tl.debug_barrier()  # all threads have read the previous candidates
-    while start < count:
-        x, token = _load_granules(row, granule_list, start, count, VECTOR)
-        key = order_key(x, token)
-        key = tl.where(x >= low, key, LOWEST_KEY)
-        key = tl.reshape(key, (_GRANULES_AT_ONCE * GRANULE_SIZE,), can_reorder=True)
-        candidate = key > LOWEST_KEY
-        offset = num_candidates + tl.cumsum(candidate.to(tl.int32), 0) - 1
-        tl.store(keys + offset, key, mask=candidate & (offset < CANDIDATES))
-        num_candidates += tl.sum(candidate.to(tl.int32), 0)
-        start = tl.where(num_candidates > CANDIDATES, count, start + _GRANULES_AT_ONCE)
-    tl.debug_barrier()  # the keys are read by other threads
-    return num_candidates
-
-
-@triton.jit
-def order_candidates(keys, num_candidates, CANDIDATES: tl.constexpr):
-    """Return the candidates [CANDIDATES]: their logits, ids, and places by value, the lowest id first on a tie."""
-    i = tl.arange(0, CANDIDATES)
-    key = tl.load(keys + i, mask=i < num_candidates, other=LOWEST_KEY)
-    rank = tl.zeros((CANDIDATES,), tl.int32)
-    start = 0
-    while start < num_candidates:
-        j = start + tl.arange(0, _OTHERS_AT_ONCE)
-        other_keys = tl.load(keys + j, mask=j < num_candidates, other=LOWEST_KEY)
-        rank += tl.sum((other_keys[:, None] > key[None, :]).to(tl.int32), 0)
-        start += _OTHERS_AT_ONCE
-    return value_of((key >> 32).to(tl.int32)), (key & INT32_MAX) ^ INT32_MAX, rank
-
-
-@triton.jit
 def search_edge(
     row,
     granule_list,
@@ -278,7 +243,7 @@ def search_edge(
     n,
     VECTOR: tl.constexpr,
     CANDIDATES: tl.constexpr,
-    AT_ONCE: tl.constexpr = _GRANULES_AT_ONCE,
+    AT_ONCE: tl.constexpr,
 ):
     """Search for the N-th value where more than ``CANDIDATES`` logits reach ``low``.
 
@@ -294,7 +259,7 @@ def search_edge(
         start = 0
         while start < count:
             x, _ = _load_granules(row, granule_list, start, count, VECTOR, AT_ONCE)
-            flat = tl.reshape(x, (AT_ONCE * GRANULE_SIZE,), can_reorder=True)
+            flat = tl.reshape(x, (AT_ONCE * GRANULE_SIZE,))
             counts += tl.sum((flat[:, None] >= pivot).to(tl.int32), 0)
             start += AT_ONCE
         low_key, high_key, number = _narrow_bracket(low_key, high_key, number, pivots, counts, n)
@@ -321,7 +286,7 @@ def fill_ties(row, maximum, tiles, tied_value, threshold, rank, n, value, out, T
         start = tl.min(tl.where((maximum >= tied_value) & (tile > start), tile, TILES), 0)
 
 
-# Finds and sorts the candidates for the N best logits of a row, for an N above what comparing all with all serves.
+# Finds and sorts the candidates for the N best logits of a row.
 #
 # Reads the maxima of all granules, the granules that reach a bound on the N-th value, and the candidates among their
 # logits. Writes, as scratch, a list of granules and one of candidates.
@@ -329,28 +294,36 @@ def fill_ties(row, maximum, tiles, tied_value, threshold, rank, n, value, out, T
 
 @triton.jit
 def find_candidates(
-    row, granules, tiles, granule_list, candidates, lowest, max_logit, n, config: tl.constexpr
+    row, granules, maximum, tiles, granule_list, candidates, lowest, max_logit, n, config: tl.constexpr
 ):
     """List candidates, the logits from a bound upwards; return (their number, the value whose ties fill up to N).
 
     The value is -inf where the candidates contain the N best, or all logits that are shown.
 
-    :param granules: [tiles, 16] maxima; ``granule_list`` [tiles * 16] int32 of scratch.
+    :param granules: [tiles, 16] maxima, in memory; ``maximum`` [TILES] those of the tiles.
+    :param granule_list: [tiles * 16] int32 of scratch.
     :param candidates: [CANDIDATES] int32 of scratch, written for :func:`sort_candidates`.
     :param lowest: the least logit that is shown.
     """
     CANDIDATES: tl.constexpr = config.CANDIDATES
     AT_ONCE: tl.constexpr = config.GRANULES_AT_ONCE
     num_granules = tiles * GRANULES_PER_TILE
-    maxima = group_maxima(granules, num_granules, config.MAXIMA, config.GRANULES)
-    low = bound_by_maxima(maxima, max_logit, n)
+    if config.MAXIMA > 0:
+        maxima = group_maxima(granules, num_granules, config.MAXIMA, config.GRANULES)
+        least = tl.min(tl.where(maxima > float("-inf"), maxima, float("inf")), 0)
+        low = bound_by_maxima(maxima, max_logit, n)
+    else:
+        is_finite = maximum > float("-inf")
+        least = tl.min(tl.where(is_finite, maximum, float("inf")), 0)
+        low = bound_by_tiles(maximum, max_logit, least, tl.sum(is_finite.to(tl.int32), 0), n, config.TILES)
     # The least maximum is a guess where fewer than N are finite: more logits than maxima reach it.
-    least = tl.min(tl.where(maxima > float("-inf"), maxima, float("inf")), 0)
     lowest = tl.maximum(lowest, LOWEST)
     low = tl.maximum(tl.where(low > float("-inf"), low, least), lowest)
-    tied_value = tl.full((), float("-inf"), tl.float32)
+    # Where enough tiles hold the largest logit, its ties are the N best.
+    is_tied = (tl.sum((maximum == max_logit).to(tl.int32), 0) >= n) & (max_logit > float("-inf"))
+    tied_value = tl.where(is_tied, max_logit, float("-inf"))
     num_candidates = tl.zeros((), tl.int32)
-    is_searching = tl.full((), 1, tl.int32)
+    is_searching = 1 - is_tied.to(tl.int32)
     while is_searching > 0:
         count = list_granules(granules, tiles, low, granule_list, num_granules)
         num_candidates = list_candidates(
@@ -379,8 +352,8 @@ def sort_candidates(row, candidates, num_candidates, VECTOR: tl.constexpr, CANDI
 # Computes one row's log-probabilities, and its N best without a sort of the row.
 #
 # A granule is 64 logits of one tile; launch 1 wrote the maximum of each. The N best lie in granules that reach a
-# bound on the N-th value, so about N granules are read. Candidates are the logits that reach the bound; comparing
-# each with all others gives its rank. For a large N, they are sorted.
+# bound on the N-th value, so about N granules are read. Candidates are the logits that reach the bound; they are
+# sorted.
 #
 # If more logits reach the bound, by ties or because the best lie close together, the listed granules are read again:
 # a search by 8 pivots at a time ends at that many candidates or at the N-th value itself, whose ties are then taken
@@ -423,7 +396,7 @@ class LogprobScratch(NamedTuple):
     granules: Any
     """[rows, tiles * 16] int32."""
     candidates: Any
-    """[rows, CANDIDATES]: keys int64, or places int32 where candidates are sorted."""
+    """[rows, CANDIDATES] int32: places of candidates."""
 
 
 class BestTokens(NamedTuple):
@@ -486,38 +459,24 @@ def row_logprobs(
         granules += row * tiles * GRANULES_PER_TILE
         candidates = scratch.candidates + row * config.CANDIDATES
         granule_list = scratch.granules + row * tiles * GRANULES_PER_TILE
-        if config.IS_SORTED:
-            num_candidates, tied_value = find_candidates(
-                source,
-                granules,
-                tiles,
-                granule_list,
-                candidates,
-                scale.lowest,
-                scale.peak,
-                num_searched,
-                config,
-            )
-            candidate, id_of = sort_candidates(
-                source, candidates, num_candidates, config.VECTOR, config.CANDIDATES
-            )
-            rank = tl.arange(0, config.CANDIDATES)
-        else:
-            num_candidates, tied_value = _collect_candidates(
-                source,
-                granules,
-                tiles,
-                maximum,
-                granule_list,
-                candidates,
-                scale.lowest,
-                scale.peak,
-                num_searched,
-                config,
-            )
-            candidate, id_of, rank = order_candidates(candidates, num_candidates, config.CANDIDATES)
+        num_candidates, tied_value = find_candidates(
+            source,
+            granules,
+            maximum,
+            tiles,
+            granule_list,
+            candidates,
+            scale.lowest,
+            scale.peak,
+            num_searched,
+            config,
+        )
+        candidate, id_of = sort_candidates(
+            source, candidates, num_candidates, config.VECTOR, config.CANDIDATES
+        )
+        rank = tl.arange(0, config.CANDIDATES)
         value = visible_value(candidate, scale, flags)
-        is_best = (tl.arange(0, config.CANDIDATES) < num_candidates) & (rank < num_searched)
+        is_best = rank < tl.minimum(num_candidates, num_searched)
         tl.store(ids + 1 + rank, id_of, mask=is_best)
         tl.store(values + 1 + rank, value, mask=is_best)
         if num_candidates < num_searched:
@@ -544,48 +503,6 @@ def row_logprobs(
     is_padding = (rank >= n) & (rank < width)
     tl.store(ids + 1 + rank, tl.full((config.WIDTH,), -1, tl.int64), mask=is_padding)
     tl.store(values + 1 + rank, tl.full((config.WIDTH,), float("-inf"), tl.float32), mask=is_padding)
-
-
-@triton.jit
-def _collect_candidates(
-    source, granules, tiles, maximum, granule_list, keys, lowest, max_logit, n, config: tl.constexpr
-):
-    """Write the keys of candidates, as :func:`find_candidates` lists them; return the same."""
-    low = tl.maximum(_bound_of(granules, tiles, maximum, max_logit, n, config), lowest)
-    low = tl.maximum(low, LOWEST)
-    tied_value = tl.full((), float("-inf"), tl.float32)
-    count = tl.zeros((), tl.int32)
-    num_candidates = tl.zeros((), tl.int32)
-    if tl.sum((maximum == max_logit).to(tl.int32), 0) * (max_logit > float("-inf")).to(tl.int32) >= n:
-        tied_value = max_logit  # enough tiles hold the largest logit to fill the N best
-    else:
-        count = list_granules(granules, tiles, low, granule_list, tiles * GRANULES_PER_TILE)
-        num_candidates = collect_best(
-            source, granule_list, count, low, keys, config.VECTOR, config.CANDIDATES
-        )
-    if num_candidates > config.CANDIDATES:
-        low, tied_value = search_edge(
-            source, granule_list, count, low, max_logit, n, config.VECTOR, config.CANDIDATES
-        )
-        tl.debug_barrier()  # all threads have read the previous list
-        count = list_granules(granules, tiles, low, granule_list, tiles * GRANULES_PER_TILE)
-        num_candidates = collect_best(
-            source, granule_list, count, low, keys, config.VECTOR, config.CANDIDATES
-        )
-    return num_candidates, tied_value
-
-
-@triton.jit
-def _bound_of(granules, tiles, maximum, max_logit, n, config: tl.constexpr):
-    """Return a lower bound of the row's ``n``-th largest logit, or -inf."""
-    if config.MAXIMA > 0:
-        maxima = group_maxima(granules, tiles * GRANULES_PER_TILE, config.MAXIMA, config.GRANULES)
-        low = bound_by_maxima(maxima, max_logit, n)
-    else:
-        finite = maximum > float("-inf")
-        lowest = tl.min(tl.where(finite, maximum, float("inf")), 0)
-        low = bound_by_tiles(maximum, max_logit, lowest, tl.sum(finite.to(tl.int32), 0), n, config.TILES)
-    return low
 
 
 # Computes the log-probabilities of ids that requests give.
@@ -906,3 +823,244 @@ def _kept_sums(source, maxima, tiles, peak, threshold, inverse, AT_ONCE: tl.cons
                 totals += entropies
         start += AT_ONCE
     return tl.sum(tl.sum(masses, 1), 0), tl.sum(tl.sum(totals, 1), 0)
+
+
+# The host side where N is larger than what a kernel orders: ``torch.topk``.
+
+_LOGITS_AT_ONCE = 1 << 23
+"""Upper limit of logits that PyTorch gets at once: 40 bytes of scratch each, as measured on a CPU."""
+_INF = float("inf")
+_LARGEST = torch.finfo(torch.float32).max
+
+
+def topk_logprobs(
+    logits: Tensor, m: SamplingMetadata, draws: RowDraws, mode: LogprobsMode, out: BestTokens
+) -> None:
+    """Fill in ids and values [rows, 1 + N] of logits [rows, V] for any N, some rows at a time. Waits for nothing.
+
+    :param draws: the tensors of the draw; its maxima and sums [rows, tiles] are those of the mode.
+    """
+    logits = logits.detach()
+    rows, num_best = logits.shape[0], out.ids.shape[1] - 1
+    temperatures, requested = m.per_row("temperature"), m.per_row("logprobs")
+    if temperatures is None or mode.startswith("raw"):
+        temperatures = torch.ones(rows, dtype=torch.float64, device=logits.device)
+    every_id = torch.arange(logits.shape[1], device=logits.device)
+    step = max(1, _LOGITS_AT_ONCE // logits.shape[1])  # few enough rows to be ordered at once
+    for start in range(0, rows, step):
+        part = slice(start, start + step)
+        # Nothing is read at what a failed draw left.
+        token = draws.token_ids[part, None].clamp(0, logits.shape[1] - 1)
+        temperature = temperatures[part, None].to(torch.float64)
+        is_greedy = ~(temperature > 0)
+        temperature = torch.where(is_greedy, 1.0, temperature)
+        inverse = temperature.clamp(max=1.7e308).reciprocal().clamp(max=1.7e308)
+        max_logit = peak = draws.maxima[part].amax(-1, keepdim=True)
+        if draws.ceiling is not None:
+            peak = torch.fmin(max_logit, draws.ceiling[part, None])
+        lowest = torch.full_like(max_logit, -_INF)
+        if mode != "raw_logits":  # what float32 shows as -inf is -inf to the order, too
+            lowest = (peak - _LARGEST * temperature).to(torch.float32)
+        if mode.startswith("processed"):
+            lowest = torch.maximum(lowest, draws.threshold[part, None])
+        x = logits[part].to(torch.float32, copy=True)
+        x.nan_to_num_(nan=-_INF, posinf=_INF, neginf=-_INF)
+        # Hidden are logits below ``lowest`` and, in greedy rows, all but the drawn token.
+        x = torch.where((x >= lowest) & (~is_greedy | (every_id == token)), x, -_INF)
+        columns = torch.cat((token, best_token_ids(x, num_best)), -1)
+        x = x.gather(-1, columns)
+        if mode != "raw_logits":
+            y = _scaled(x, peak, inverse)
+            if mode.endswith("logprobs"):
+                weights = draws.sums[part].abs() * _scaled(draws.maxima[part], max_logit, inverse).exp()
+                log_mass = weights.sum(-1, keepdim=True).log()
+                if mode == "processed_logprobs":
+                    log_mass += draws.log_kept[part, None]
+                if draws.log_masses is not None:
+                    log_mass = torch.where(peak < max_logit, draws.log_masses[part, None], log_mass)
+                y -= log_mass
+            y.clamp_(max=0.0)  # rounded sums may leave more
+            x = torch.where(is_greedy & (columns == token), 0.0, y)
+        x = torch.where(max_logit > -_INF, x, -_INF)
+        asked = None if requested is None else requested[part]
+        out.ids[part], out.logprobs[part] = pad_logprobs(columns, x, asked)
+
+
+def _scaled(x: Tensor, max_logit: Tensor, inverse: Tensor) -> Tensor:
+    """``(x - max x) / T`` in float64: 0 at the maximum, even if infinite."""
+    return torch.where(x == max_logit, 0.0, (x.to(torch.float64) - max_logit) * inverse)
+
+
+# The host side: the launches for logprobs of drawn or scored tokens, from the statistics of the draw in scratch.
+#
+# The launch over groups of tiles counts ranks. The launch over rows reads 8 bytes a tile, the maximum of every 64
+# logits, and the few logits that matter. The draw of rows without filters fills in the drawn token's column itself,
+# so that N = 0 takes a launch for its ranks alone.
+#
+# An N above :data:`MOST_LOGPROBS` is left to ``torch.topk``.
+
+
+class BestSearch(NamedTuple):
+    """Constants of the search for the N best, for an N up to a limit."""
+
+    width: int
+    """Upper limit of N."""
+    candidates: int
+    """Room for candidates."""
+    warps: int
+    granules_at_once: int
+    """Granules read at once."""
+
+    def config(self, tiles: TileLaunches, vector: int, num_best: int) -> LogprobsConfig:
+        """Return the constants of the kernel."""
+        maxima, granules = _MAXIMA, tiles.count_limit * GRANULES_PER_TILE.value // _MAXIMA
+        if self.width <= _FEW:
+            # Maxima of fewer than 2 N tiles say little about the N-th value.
+            maxima, granules = (_QUARTERS if tiles.count < 2 * num_best else 0), 4
+        return LogprobsConfig(
+            VECTOR=vector,
+            TILES=tiles.count_limit,
+            MAXIMA=maxima,
+            GRANULES=granules,
+            WIDTH=self.width,
+            CANDIDATES=self.candidates,
+            GRANULES_AT_ONCE=self.granules_at_once,
+        )
+
+
+SEARCHES = (
+    BestSearch(width=64, candidates=128, warps=4, granules_at_once=16),
+    BestSearch(width=256, candidates=1024, warps=8, granules_at_once=64),
+    BestSearch(width=1024, candidates=2048, warps=8, granules_at_once=64),
+)
+MOST_LOGPROBS = SEARCHES[-1].width
+"""The largest N that a kernel orders."""
+_FEW = SEARCHES[0].width
+"""Upper limit of N that maxima of tiles bound, or of quarters of tiles; above, those of granules do."""
+_QUARTERS = 512
+"""Upper limit of quarters of tiles."""
+_MAXIMA = 4096
+"""Upper limit of maxima of one granule or of groups of granules."""
+_OPTIONS = {"num_warps": 4}
+_IDS_AT_ONCE = 64
+"""Given ids of a program."""
+_SCORED_TILES = 8
+"""Tiles of kept logits read at once for an entropy, and warps of the program."""
+
+
+class ShownTokens(NamedTuple):
+    """Arguments for the logprobs of a call's tokens: first the tensors, as kernels get them, None if not wanted."""
+
+    requested: Any
+    """[slots]: how many of the N; None: all N."""
+    token_ids: Any
+    """[rows] int64: the tokens, drawn or given to be scored."""
+    ranks: Any
+    """[rows] int64, to be filled in; of scored tokens 0."""
+    ids: Any
+    """[rows, 1 + N], to be filled in, like ``logprobs``."""
+    logprobs: Any
+    given: Any
+    """The fields of :class:`GivenIds`, of which two stand last; ids and logprobs [rows, M] are to be filled in."""
+    given_ids: Any
+    given_logprobs: Any
+    entropy: Any
+    """[rows] float32 of scored tokens, to be filled in."""
+    given_stride: Any = 0
+    num_given: Any = 0
+    complete: Callable[[], None] | None = None
+    """Does in torch what kernels do not, behind the launches but for that of scores."""
+
+
+class LogprobsLaunches:
+    """The launches for the logprobs of a variant, and the scratch between launches."""
+
+    def __init__(
+        self,
+        variant: Variant,
+        mode: LogprobsMode,
+        scratch: Scratch,
+        tiles: TileLaunches,
+        row_candidates: Callable[[Sequence[Any]], Any],
+        log_masses: int | None,
+    ) -> None:
+        """Reserve scratch and configure the kernels.
+
+        :param row_candidates: returns the fields of ``RowCandidates``, which the draw leaves if scores read any.
+        :param log_masses: index of the buffer of kept masses of rows that may keep intervals.
+        """
+        self._tiles, self._variant, self._flags = tiles, variant, mode_flags(mode)
+        self._row_candidates = row_candidates
+        self.mode, self.num_best = mode, variant.num_best or 0
+        self.is_masked = variant.has_ceiling and mode.startswith("processed")
+        """Whether the logits shown are others than those that the pass has read."""
+        self.log_masses = log_masses if self.is_masked and mode == "processed_logprobs" else None
+        """The index, if the values are shares of what is kept below a ceiling."""
+        self.counts_ranks = variant.wants_ranks and (self.is_masked or not variant.is_scored)
+        """Whether a launch counts ranks. Those of scored tokens come with the first pass, which knows no ceiling."""
+        self.by_kernel = self.num_best <= (0 if self.is_masked else MOST_LOGPROBS)
+        """Whether the kernel orders the best tokens."""
+        # The draw writes the logprob of the drawn token where no more is wanted, and a score that of its own.
+        is_alone = variant.draws_logprobs or (variant.is_scored and self.num_best == 0)
+        self._is_searched = self.by_kernel and not is_alone
+        search = next((search for search in SEARCHES if self.num_best <= search.width), SEARCHES[-1])
+        config = search.config(tiles, variant.logits.vector, self.num_best)
+        is_searched = self.num_best > 0 and self.by_kernel
+        granules = tiles.count * GRANULES_PER_TILE.value if is_searched else 0
+        candidates = search.candidates if is_searched else 0
+        self._scratch = scratch.fields((torch.int32, granules), (torch.int32, candidates))
+        ranking = {"SPAN": RANK_SPAN, "VECTOR": variant.logits.vector}
+        self._count_ranks = Launch(count_ranks, ranking, _OPTIONS)
+        self._search = Launch(row_logprobs, {"config": config}, {"num_warps": search.warps})
+        self._score = Launch(
+            score_rows,
+            {"AT_ONCE": _SCORED_TILES, "CANDIDATES": SMALL_CANDIDATES, "TILES": config.TILES},
+            {"num_warps": 4 if variant.has_entropy_sums else _SCORED_TILES},
+        )
+        self._given = Launch(given_logprobs, {"IDS": _IDS_AT_ONCE, "TILES": config.TILES}, _OPTIONS)
+
+    def steps(self, arguments: LaunchArguments, results: Sequence[Any], shown: ShownTokens) -> Iterator[Step]:
+        """Yield the launches, behind those of the draw, whose results are given."""
+        geometry, logits, params, _, scratch, _, interval = arguments
+        tiles, variant, rows = self._tiles, self._variant, geometry.size.rows
+        statistics = group(TileStatistics, tiles.statistics(scratch))
+        maxima, granules = statistics.maxima, statistics.granules
+        ceiling = None if interval is None else interval.ceiling
+        requested = group(RequestedLogprobs, (*tiles.slots(params), shown.requested))
+        kept = (None, None) if self.log_masses is None else (ceiling, scratch[self.log_masses])
+        token_ids, _, threshold, log_kept, least_kept = results
+        of_rows = token_ids, maxima, scratch[tiles.mode_sums], threshold, log_kept
+        draws, best = group(RowDraws, (*of_rows, *kept)), group(BestTokens, shown[3:5])
+        if self.counts_ranks:
+            below = ceiling if self.is_masked else None
+            ranked = shown.token_ids, maxima, granules, below, shown.ranks
+            grid = rows * -(-tiles.count // RANK_SPAN), 1, 1
+            yield self._count_ranks, grid, (logits, tiles.count, rows, requested, *ranked, self._flags)
+        if shown.num_given:
+            given = group(GivenIds, (shown.given, shown.given_stride, shown.num_given))
+            out = group(BestTokens, shown[6:8])
+            grid = rows, -(-shown.num_given // _IDS_AT_ONCE), 1
+            yield self._given, grid, (logits, tiles.count, requested, draws, given, out, self._flags)
+        if self._is_searched:
+            work = group(LogprobScratch, self._scratch(scratch))
+            # Without best tokens no granule is read, so the maxima stand in.
+            found = maxima if granules is None else granules, work, best, self._flags
+            of_row = logits, tiles.count, self.num_best, requested, draws
+            yield self._search, (rows, 1, 1), (*of_row, *found)
+        if shown.complete is not None:
+            shown.complete()
+        if variant.is_scored:
+            candidates = group(RowCandidates, self._row_candidates(scratch))
+            bound = None if variant.is_drawn else least_kept
+            scores = group(Scores, (*best, shown.ranks, shown.entropy, bound))
+            of_draw = shown.token_ids, statistics.entropy_sums, candidates, ceiling, 1 + self.num_best
+            scored = logits, tiles.count, requested, draws, *of_draw
+            yield self._score, (rows, 1, 1), (*scored, scores, self._flags)
+
+
+def mode_flags(mode: LogprobsMode) -> int:
+    """Return the steps of a mode as bits for the kernels."""
+    flags: int = 0 if mode == "raw_logits" else SCALED.value
+    flags += NORMALISED.value if mode.endswith("logprobs") else 0
+    flags += 0 if mode.startswith("raw") else TEMPERED.value
+    return flags + (PROCESSED.value if mode.startswith("processed") else 0)

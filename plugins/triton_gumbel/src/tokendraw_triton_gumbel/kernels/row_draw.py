@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.interval import KEEPS_DRAW, is_redrawn, load_chain
 from tokendraw_triton_gumbel.kernels.large_set_passes import (
     IS_EXACT,
+    NEARLY_ONE,
     STATE_INTS,
     LargeWork,
     announce_first_pass,
@@ -33,6 +36,7 @@ from tokendraw_triton_gumbel.kernels.rows import (
     LEAST_KEPT,
     OWN,
     RANKED,
+    SMALL_CANDIDATES,
     CandidateLists,
     RowFilters,
     RowScale,
@@ -47,6 +51,7 @@ from tokendraw_triton_gumbel.kernels.rows import (
     slot_of,
     streams_of,
 )
+from tokendraw_triton_gumbel.kernels.tile_pass import TileLaunches
 from tokendraw_triton_gumbel.kernels.values import (
     GRANULES_PER_TILE,
     LOG2_E,
@@ -55,6 +60,8 @@ from tokendraw_triton_gumbel.kernels.values import (
     scaled,
     weigh,
 )
+from tokendraw_triton_gumbel.launch import Launch
+from tokendraw_triton_gumbel.plan import PER_ROW, Scratch, Target, Variant
 
 
 class TokenLogprobs(NamedTuple):
@@ -96,8 +103,6 @@ class RowConfig(NamedTuple):
 #
 # Reads the logits from a proven bound upwards (:mod:`.row_candidates`). :mod:`.row_candidates` applies the filters.
 
-SMALL_CANDIDATES = 128
-"""Candidates compared all with all."""
 _UNKNOWN_COUNT = tl.constexpr(2147483647)
 """Represents an uncounted number."""
 
@@ -173,6 +178,8 @@ def draw_small_set(
             is_enough = (tl.sum(weigh(x, scale.max_logit, scale.scale), 0) >= required_mass).to(tl.int32)
         if is_enough > 0:
             kept = keep_by_comparison(x, num_found, scale, filters, N, config.BY_FACTORS)
+            mass_of_kept = tl.sum(tl.where(kept, weigh(x, scale.max_logit, scale.scale), 0.0), 0)
+            tl.device_assert(mass_of_kept >= required_mass * NEARLY_ONE, "a nucleus of less than p")
             token = tl.full((), 0, tl.int32)
             if wants_token:
                 of_token, of_tile = streams_of(flags)
@@ -525,3 +532,44 @@ def _write_logprob(source, row, token, slot, survey, sums, tiles, row_params, fl
     value = visible_of_token(source.base, token, scale, flags)
     tl.store(logprobs.ids + row, token.to(tl.int64))
     tl.store(logprobs.logprobs + row, value)
+
+
+# The host side: constants and scratch of the launch.
+
+
+class RowLaunch:
+    """The launch of a variant, and the scratch of what it leaves of rows."""
+
+    def __init__(self, variant: Variant, target: Target, scratch: Scratch, tiles: TileLaunches) -> None:
+        configuration, has_filters = variant.configuration, variant.params.has_filters
+        real, whole = torch.float32, torch.int32
+        self.candidates: Sequence[int | None] = [None] * 3
+        """Indices of the buffers of ``CandidateLists``."""
+        if has_filters:
+            self.candidates = [
+                scratch.reserve(dtype, SMALL_CANDIDATES, PER_ROW) for dtype in (whole, real, whole)
+            ]
+        self.lists = scratch.fields(*self.candidates)
+        self.num_candidates = self.summary = None
+        if variant.weighs_kept or variant.params.interval is not None:  # for a later launch
+            self.num_candidates = scratch.reserve(whole)
+            self.summary = scratch.fields((real, 1), (real, 1), self.num_candidates)
+        left = (self.candidates[1], self.num_candidates) if variant.weighs_kept else (None, None)
+        self.row_candidates = scratch.fields(*left)
+        """Those that a score reads."""
+        config = RowConfig(
+            HAS_FILTERS=has_filters,
+            FP64=target.fp64,
+            TILES=tiles.count_limit,
+            VECTOR=variant.logits.vector,
+            IS_ALIGNED=variant.is_aligned,
+            SMALL_CANDIDATES=SMALL_CANDIDATES,
+            GRANULES_AT_ONCE=configuration.granules_at_once,
+            ULP_STEP=variant.logits.ulp_step,
+            BY_FACTORS=target.is_nvidia and configuration.row_registers is None,
+            IS_NVIDIA=target.is_nvidia,
+        )
+        is_plain = not has_filters and variant.verify is None and not variant.draws_logprobs
+        warps = configuration.plain_row_warps if is_plain else configuration.row_warps
+        options = target.options(warps, configuration.row_registers if has_filters else None)
+        self.launch = Launch(draw_rows, {"config": config}, options)

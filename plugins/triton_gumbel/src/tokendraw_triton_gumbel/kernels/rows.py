@@ -97,6 +97,10 @@ class RowParams(NamedTuple):
     """[rows] float32: the least y that the filters from moments of each row keep."""
 
 
+SMALL_CANDIDATES = 128
+"""Candidates of a row compared all with all."""
+
+
 class CandidateLists(NamedTuple):
     """Scratch of the draw of a row, and its candidates for later launches; all None without filters."""
 

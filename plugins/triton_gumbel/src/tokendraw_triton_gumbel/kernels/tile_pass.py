@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from tokendraw import SamplingMetadata
+from tokendraw.filters import RowMoments, filter_floors
+from tokendraw.plugin import MOMENTS, Moment
+from tokendraw_triton_gumbel.compilation import ANY_INT, FLOAT32, Pointer
 from tokendraw_triton_gumbel.kernels.large_set_passes import QUEUE_COUNTERS, ROUNDS
 from tokendraw_triton_gumbel.kernels.rows import (
     TEMPERED,
+    DraftRows,
+    RowParams,
+    TileStatistics,
     inverse_temperature,
     mode_temperature,
     row_logits,
@@ -35,6 +46,8 @@ from tokendraw_triton_gumbel.kernels.values import (
     times,
     word_ids,
 )
+from tokendraw_triton_gumbel.launch import Launch, LaunchArguments, Step, group
+from tokendraw_triton_gumbel.plan import Grid, Scratch, Target, Variant
 
 
 class MomentSums(NamedTuple):
@@ -43,11 +56,9 @@ class MomentSums(NamedTuple):
     counts: Any = None
     """[rows, tiles] float32: number of finite logits."""
     distances: Any = None
-    """[rows, tiles] float32: the sum of ``x - maximum`` over the finite logits."""
+    """[rows, tiles] float64: the sum of ``x - maximum`` over the finite logits."""
     squares: Any = None
-    """[rows, tiles] float32: the sum of their squares. Where squares overflow, ``distances`` and ``squares`` are of
-    distances times 2 ** -72, and the sign of ``squares`` is negative; where they might vanish, of distances times
-    2 ** 96, and the sign of ``distances`` is positive."""
+    """[rows, tiles] float64: the sum of their squares."""
     entropies: Any = None
     """[rows, tiles] float32: the sum of ``w log2 w`` of the weights w that ``sums`` adds up."""
     collisions: Any = None
@@ -97,11 +108,6 @@ _MIN_SUM = tl.constexpr(0.5)
 """A tile's sum includes the weight 1 of its maximum, so a lower sum comes from NaN or an overflow."""
 _LEAST_EXPONENT = tl.constexpr(-1000.0)
 """Weights are 0 far above it, also that of -inf, whose product with its weight would be NaN."""
-SMALL_UNIT = tl.constexpr(2.117582368135751e-22)
-"""2 ** -72: the squares of 1024 float32 distances in this unit cannot overflow."""
-LARGE_UNIT = tl.constexpr(7.922816251426434e28)
-"""2 ** 96: no square of a float32 distance in this unit vanishes, and none overflows where squares add up to less than
-:data:`_LEAST_SQUARE`."""
 _LEAST_SQUARE = tl.constexpr(8.271806125530277e-25)
 """2 ** -80."""
 _LEAST_SCALE = tl.constexpr(1e-12)
@@ -157,8 +163,7 @@ def _distance_sums(exponents, squares, rounding, scale):
     exact = exponents - rounding * TILE_SIZE
     inverse = 1.0 / scale
     distance = exact * inverse
-    # Where all logits are equal, fused multiply-adds leave a remainder of either sign in place of 0, and a negative sum
-    # would say that it is in units of SMALL_UNIT.
+    # Where all logits are equal, fused multiply-adds leave a remainder of either sign in place of 0.
     square = tl.where(distance == 0, 0.0, squares - rounding * (exponents + exact))
     return distance, square * inverse * inverse
 
@@ -279,25 +284,12 @@ def sum_carefully(clean, max_logit, scale, wanted):
 def sum_distances_carefully(clean, max_logit):
     """Return (numbers of finite logits, sums of ``x - max_logit``, sums of the squares), whatever the tile holds.
 
-    Where squares overflow, sums are in units of ``SMALL_UNIT``, and that of squares is negative. Where they might
-    vanish, sums are in units of ``LARGE_UNIT``, and that of distances is positive.
+    The sums are float64, in which no square of a float32 overflows or vanishes.
     """
-    top = tl.where(tl.abs(max_logit) < float("inf"), max_logit, 0.0)[None, :, None, None]
+    top = tl.where(tl.abs(max_logit) < float("inf"), max_logit, 0.0)[None, :, None, None].to(tl.float64)
     is_finite = tl.abs(clean) < float("inf")
-    finite = tl.where(is_finite, clean, top)
-    distance = finite - top
-    small = finite * SMALL_UNIT - top * SMALL_UNIT
-    square = tile_sums(distance * distance)
-    overflows = (square < float("inf")) == 0
-    vanishes = square < _LEAST_SQUARE
-    large = tl.where(vanishes[None, :, None, None], distance, 0.0) * LARGE_UNIT
-    total = tl.where(vanishes, -tile_sums(large), tile_sums(distance))
-    square = tl.where(vanishes, tile_sums(large * large), square)
-    return (
-        tile_sums(is_finite.to(tl.float32)),
-        tl.where(overflows, tile_sums(small), total),
-        tl.where(overflows, -tile_sums(small * small), square),
-    )
+    distance = tl.where(is_finite, clean.to(tl.float64) - top, 0.0)
+    return tile_sums(is_finite.to(tl.float32)), tile_sums(distance), tile_sums(distance * distance)
 
 
 # Loads the tiles of rows that begin at any address. Reads a vector beside each, for the words between two.
@@ -541,7 +533,9 @@ def reduce_tiles(row, group, counts, statistics, moments, ranked, config: tl.con
             if tl.max(max_logit, 0) >= ranked_logit:
                 number = tl.sum(tile_sums((x >= ranked_logit).to(tl.int32)), 0)
 
-    count = tl.full((SPAN,), TILE_SIZE, tl.float32)
+    if HAS_DISTANCES:
+        count = tl.full((SPAN,), TILE_SIZE, tl.float32)
+        distance, square = distance.to(tl.float64), square.to(tl.float64)
     # Sums with NaN, infinities or overflow are computed again here; the common path does not check for these.
     if tl.min(is_exact.to(tl.int32), 0) == 0:
         if config.IS_ALIGNED:
@@ -588,7 +582,7 @@ def reduce_tiles(row, group, counts, statistics, moments, ranked, config: tl.con
 #
 # Reads every logit once. Writes 8 bytes a tile, 0.2 % of float32 logits, 0.4 % of half precision; for rows with
 # filters also the maxima of the tile's 16 granules, 1.6 % of the logits' bytes; for raw logprobs 4 bytes a tile more,
-# for filters from moments 4 to 20.
+# for filters from moments 4 to 28.
 #
 # A warp reads one tile or several, so every reduction stays in registers and shuffles, without shared memory or
 # barriers: see :mod:`.values`. Each half of a tile is reduced by itself: two blocks that are joined and reduced
@@ -621,7 +615,7 @@ def tile_statistics(
         if group + index == 0:
             tl.store(queue.counters + tl.arange(0, QUEUE_COUNTERS), tl.zeros((QUEUE_COUNTERS,), tl.int32))
         if (group == 0) & (index < counts.rows):
-            tl.store(queue.announced + index * ROUNDS + tl.arange(0, 8), 0, mask=tl.arange(0, 8) < ROUNDS)
+            tl.store(queue.announced + index * ROUNDS + tl.arange(0, ROUNDS), 0)
     if counters is not None:
         if (group == 0) & (index < counts.rows):
             tl.store(counters + index, 0)
@@ -634,7 +628,7 @@ def tile_statistics(
 
 # The moments of rows from the sums of their tiles, for filters that compute floors from moments.
 #
-# Reads 8 to 28 bytes a tile, and writes 4 bytes a row for each moment. One program a row.
+# Reads 8 to 36 bytes a tile, and writes 4 bytes a row for each moment. One program a row.
 
 _LN_2 = tl.constexpr(0.6931471805599453)
 _LARGEST_EXPONENT = tl.constexpr(3e38)
@@ -696,12 +690,8 @@ def _spread(sums, place, inside, distance):
     """
     count = tl.load(sums.counts + place, mask=inside, other=0.0).to(tl.float64)
     number = tl.sum(count, 0)
-    total = tl.load(sums.distances + place, mask=inside, other=0.0).to(tl.float64)
-    square = tl.load(sums.squares + place, mask=inside, other=0.0).to(tl.float64)
-    is_small, is_large = square < 0, total > 0
-    total = tl.where(is_small, total / SMALL_UNIT, tl.where(is_large, total / -LARGE_UNIT, total))
-    square = tl.where(is_large, square / (LARGE_UNIT * LARGE_UNIT), square)
-    square = tl.where(is_small, square / (-SMALL_UNIT * SMALL_UNIT), square)
+    total = tl.load(sums.distances + place, mask=inside, other=0.0)
+    square = tl.load(sums.squares + place, mask=inside, other=0.0)
     own_mean = total / tl.maximum(count, 1.0)
     mean = tl.sum(total + count * distance, 0) / tl.maximum(number, 1.0)
     deviation = distance + own_mean - mean
@@ -771,3 +761,155 @@ def combine_floors(of_filter, floors, rows):
     floor = tl.where(counts, tl.minimum(floor, 0.0), float("-inf"))
     earlier = tl.load(floors + row, mask=inside & (of_filter.is_first == 0), other=float("-inf"))
     tl.store(floors + row, tl.maximum(floor, earlier), mask=inside)
+
+
+# The host side: the pass over the logits of all rows, and the launches between this and the draw of rows with filters
+# from moments. Filters compute floors from these, in torch; a launch for each filter raises the floors of the rows.
+
+_MIN_TILES = 256
+"""The least power of two of tiles that kernels are compiled for: one does for vocabularies up to 262,144."""
+_MAX_GRID_Y = 32768
+"""Grid y limit, rounded down to a power of two."""
+_WARPS = 4
+_SPREAD = {"count", "mean", "std"}
+_MOMENT_SUMS = (
+    (torch.float32, _SPREAD),
+    *[(torch.float64, _SPREAD)] * 2,
+    (torch.float32, {"entropy"}),
+    (torch.float32, {"collision"}),
+)
+"""The dtype of each of :class:`MomentSums`, and the moments that need it."""
+_NO_SUMS = MomentSums()
+
+
+class FloorArguments(NamedTuple):
+    """Arguments of the launches for filters from moments."""
+
+    moments: MomentResults
+    """To be filled in."""
+    compute: Callable[[], Iterable[FilterFloors]]
+    """Computes the floors of each filter from the moments that a launch has left."""
+
+
+def floor_arguments(
+    m: SamplingMetadata, wanted: Sequence[Moment], results: Tensor, target_rows: Tensor | None, convert: Any
+) -> FloorArguments:
+    """Return the arguments for the filters of a batch.
+
+    :param results: [moments, rows] float32, to be filled in.
+    :param target_rows: [rows] int64, to be filled in, if there are rows of drafts behind those of the metadata.
+    """
+    names, values = m.filters_per_row() or ((), results)
+    moments: dict[Moment, Tensor] = dict(zip(wanted, results.unbind(), strict=True))
+
+    def compute() -> Iterator[FilterFloors]:
+        """Call the filters.
+
+        :raises FilterError: a filter raised, or returned another form.
+        """
+        of_rows = values if target_rows is None else values.index_select(0, target_rows)
+        for number, (floor, value, off) in enumerate(filter_floors(names, of_rows, RowMoments(**moments))):
+            floors = floor.contiguous()
+            (off_bits,) = struct.unpack("i", struct.pack("f", off))
+            yield group(FilterFloors, (*convert((floors, value)), value.stride(0), off_bits, int(not number)))
+
+    return FloorArguments(group(MomentResults, convert((*map(moments.get, MOMENTS), target_rows))), compute)
+
+
+def floor_placeholders(variant: Variant) -> FloorArguments | None:
+    if not variant.params.moments:
+        return None
+    moments = [Pointer(torch.float32) if name in variant.params.moments else None for name in MOMENTS]
+    target_rows = Pointer(torch.int64) if variant.draws_drafts else None
+    floors = FilterFloors(FLOAT32, FLOAT32, *[ANY_INT] * 3)
+    return FloorArguments(group(MomentResults, (*moments, target_rows)), lambda: [floors])
+
+
+class TileLaunches:
+    """The launches of a variant, and the scratch of what they leave of tiles and rows."""
+
+    def __init__(self, variant: Variant, target: Target, scratch: Scratch) -> None:
+        configuration, logits = variant.configuration, variant.logits
+        self._has_row_index = variant.params.dtypes[1] is not None
+        self.count = -(-variant.vocab_size // TILE_SIZE.value)
+        self.count_limit = max(_MIN_TILES, 1 << (self.count - 1).bit_length())
+        """The power of two that kernels are compiled for."""
+        of_tiles = torch.float32, self.count
+        self.maxima, self.sums = scratch.reserve(*of_tiles), scratch.reserve(*of_tiles)
+        raw_sums = scratch.reserve(*of_tiles) if variant.has_second_sums else None
+        self.mode_sums = self.sums if not variant.has_raw_sums or raw_sums is None else raw_sums
+        """The sums by which the logprobs mode normalises, behind all launches of the draw."""
+        self.entropy_sums = scratch.reserve(*of_tiles) if variant.has_entropy_sums else None
+        self.granules = None
+        if variant.params.has_filters or (
+            variant.has_logprobs and (variant.num_best != 0 or variant.wants_ranks)
+        ):
+            self.granules = scratch.reserve(logits.dtype, self.count * GRANULES_PER_TILE.value)
+        self.statistics = scratch.fields(self.maxima, self.sums, raw_sums, self.granules, self.entropy_sums)
+        # The draw gets none of the statistics that only logprobs read: so it is one kernel with them and without.
+        granules = self.granules if variant.params.has_filters else None
+        self.weighed = scratch.fields(self.maxima, self.sums, None, granules, None)
+        self._sums = scratch.fields(
+            *[
+                (dtype, self.count) if readers.intersection(variant.params.moments) else None
+                for dtype, readers in _MOMENT_SUMS
+            ]
+        )
+        self._floor = scratch.reserve(torch.float32) if variant.params.moments else 0
+        itemsize = logits.dtype.itemsize
+        self._span = configuration.span(itemsize)
+        config = TileConfig(
+            SPAN=self._span,
+            VECTOR=logits.vector,
+            IS_ALIGNED=variant.is_aligned,
+            IS_NVIDIA=target.is_nvidia,
+            IS_RAW=variant.has_entropy_sums and variant.is_tempered_last and variant.has_raw_sums,
+        )
+        registers = None
+        if variant.has_second_sums and not variant.has_entropy_sums and not variant.params.moments:
+            registers = configuration.raw_registers(itemsize)
+        options = target.options(configuration.tile_warps, registers)
+        self._pass = Launch(tile_statistics, {"config": config}, options)
+        self._row_moments = Launch(row_moments, {"TILES": self.count_limit}, target.options(_WARPS))
+        self._combine_floors = Launch(combine_floors, {}, target.options(_WARPS))
+
+    def grid(self, rows: int) -> Grid:
+        """Return the grid of the pass: row ``y + z * grid y``, if in range."""
+        return -(-self.count // self._span), min(rows, _MAX_GRID_Y), -(-rows // _MAX_GRID_Y)
+
+    def slots(self, params: RowParams) -> tuple[Any, Any]:
+        """Return the temperatures of the slots, and the slot of each row; None where there are none."""
+        return params.temperature, params.row_index if self._has_row_index else None
+
+    def step(
+        self,
+        arguments: LaunchArguments,
+        rows: tuple[Any, ...],
+        statistics: TileStatistics,
+        temperatures: tuple[Any, Any],
+        ranked: RankedTokens,
+        cleared: tuple[Any, Any],
+    ) -> Step:
+        """Return the pass over the logits.
+
+        :param temperatures: of the slots, and others of which sums are wanted, too.
+        :param cleared: the work queue for large sets, and counters of a verification [rows], set to 0.
+        """
+        index = arguments.params.row_index if self._has_row_index else None
+        sums = _NO_SUMS if arguments.floors is None else group(MomentSums, self._sums(arguments.scratch))
+        of_tiles = *rows, *temperatures, index, statistics, sums, ranked, *cleared
+        return self._pass, arguments.geometry.tile_grid, of_tiles
+
+    def floor_steps(self, arguments: LaunchArguments, params: RowParams, drafts: DraftRows) -> Iterator[Step]:
+        """Yield the launches for moments and floors [rows] float32, which :meth:`floor` has."""
+        geometry, scratch, floors = arguments.geometry, arguments.scratch, arguments.floors
+        statistics = group(TileStatistics, self.weighed(scratch))
+        sums = group(MomentSums, self._sums(scratch))
+        moments = drafts, geometry.counts, *self.slots(params), statistics, sums, floors.moments
+        yield self._row_moments, geometry.row_grid, moments
+        grid = (-(-geometry.counts.rows // ROWS_PER_PROGRAM.value), 1, 1)
+        for of_filter in floors.compute():
+            yield self._combine_floors, grid, (of_filter, scratch[self._floor], geometry.counts.rows)
+
+    def floor(self, scratch: Sequence[Any]) -> Any:
+        return scratch[self._floor]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.kernels.interval import KeptMasses
 from tokendraw_triton_gumbel.kernels.row_candidates import draw_candidate_in_turns
+from tokendraw_triton_gumbel.kernels.row_draw import RowLaunch
 from tokendraw_triton_gumbel.kernels.rows import (
     ACCEPT,
     CHOSEN,
@@ -17,12 +21,18 @@ from tokendraw_triton_gumbel.kernels.rows import (
     RESIDUAL_TILE,
     RESIDUAL_TOKEN,
     SHOWN,
+    SMALL_CANDIDATES,
+    CandidateLists,
+    DraftRows,
+    DrawResults,
+    RowSummary,
     gumbel,
     inverse_temperature,
     noise_key,
     slot_of,
     uniform,
 )
+from tokendraw_triton_gumbel.kernels.tile_pass import TileLaunches
 from tokendraw_triton_gumbel.kernels.values import (
     INT32_MAX,
     LANES,
@@ -35,6 +45,8 @@ from tokendraw_triton_gumbel.kernels.values import (
     times,
     weigh,
 )
+from tokendraw_triton_gumbel.launch import Launch, LaunchArguments, Step, group
+from tokendraw_triton_gumbel.plan import PER_REQUEST, PER_ROW, CallSize, Grid, Scratch, Target, Variant
 
 
 class DraftTokens(NamedTuple):
@@ -693,3 +705,142 @@ def accept_drafts(
 def _emit(token, out, row_tokens, row, flags):
     tl.store(out, token)
     tl.store(row_tokens + row, token, mask=(flags & SHOWN) != 0)
+
+
+# The host side: what the draw of the rows leaves to a verification, and the launches behind those of the draw.
+
+_WARPS = 4
+_PROGRAMS = 4
+"""Upper limit of programs a multiprocessor of the launch over the requests."""
+PROBS_AT_ONCE = 4096
+"""Probabilities a program."""
+_ACCEPT_REGISTERS = 128
+"""Limit of registers a thread of the launch over the requests, so that its programs fit. NVIDIA."""
+_CHECK_WARPS = 4
+_NO_DRAFTS = DraftRows()
+
+
+class VerifyArguments(NamedTuple):
+    """Drafts and results of a verification: first the tensors, as kernels are given them."""
+
+    token_ids: Any
+    """The fields of :class:`VerifyResults`, to be filled in; the tokens by row if the flags say so."""
+    num_accepted: Any
+    valid: Any
+    row_tokens: Any
+    q: Any
+    """Logits or probabilities of drafts, or None."""
+    draft_ids: Any
+    cu_num_logits: Any
+    least_kept: Any
+    """[target rows] float32, to be filled in, or None."""
+    q_stride: int | None = None
+    num_ids: int = 1
+    """Number of ids of drafts, in a row if padded."""
+
+
+class VerifiedRows(NamedTuple):
+    """What a verification gives the draw of its rows, and reads afterwards."""
+
+    drafts: DraftRows = DraftRows()
+    summary: RowSummary = RowSummary()
+    kept: KeptMasses = KeptMasses()
+    """Of a verification by probabilities whose rows may keep intervals."""
+    residual: Any = (None, None)
+    """:class:`ResidualScratch`, whose counters the draw sets to 0."""
+
+
+class VerifyLaunches:
+    """The launches of a variant, and the scratch of what the draw leaves to them."""
+
+    def __init__(
+        self, variant: Variant, target: Target, scratch: Scratch, tiles: TileLaunches, rows: RowLaunch
+    ) -> None:
+        verify, real, whole = variant.verify, torch.float32, torch.int32
+        assert verify is not None  # the variant is of a verification
+        is_coupled = verify.draft_kind == COUPLED
+        self._draft_kind, self._is_padded = verify.draft_kind, int(verify.is_padded)
+        self._is_block, self._programs = verify.is_block, _PROGRAMS * target.processors
+        self._max_parts = 1 if is_coupled else -(-tiles.count // _WARPS)
+        tokens, valid = scratch.reserve(torch.int64), scratch.reserve(torch.bool)
+        maxima = masses = num_candidates = counters = weights = None
+        self.bounds: Sequence[Any] = (None, None)
+        """Indices of the buffers of thresholds and kept masses."""
+        if not is_coupled or variant.needs_thresholds:
+            self.bounds = scratch.reserve(real), scratch.reserve(real)
+        log_shares, kept = self.bounds[1], list[int | None]([None] * 3)
+        if not is_coupled:
+            maxima, masses, counters = scratch.reserve(real), scratch.reserve(real), scratch.reserve(whole)
+            weights = scratch.reserve(real, 2 * tiles.count, PER_ROW if verify.is_block else PER_REQUEST)
+            if variant.params.interval is not None:
+                # The draw's summary is of rows before XTC, and the last launch reads the kept masses.
+                num_candidates, log_shares = rows.num_candidates, scratch.reserve(real)
+                kept = [maxima, masses, log_shares]
+            elif variant.params.has_filters:
+                num_candidates = scratch.reserve(whole)
+        self._results = scratch.fields(tokens, valid, *self.bounds, None)
+        bounds = (None, None) if is_coupled else (self.bounds[0], log_shares)
+        self._judged = scratch.fields(tokens, valid, *bounds, None)
+        self._summary = scratch.fields(maxima, masses, num_candidates)
+        self._kept = scratch.fields(*kept)
+        self._lists = scratch.fields(None, *rows.candidates[1:])
+        self._residual = scratch.fields(counters, weights)
+        config = AcceptConfig(
+            DRAFT_KIND=verify.draft_kind,
+            IS_BLOCK=verify.is_block,
+            STEPS=verify.max_steps,
+            FP64=target.fp64,
+            TILES=tiles.count_limit,
+            SMALL_CANDIDATES=SMALL_CANDIDATES,
+            HAS_FILTERS=variant.params.has_filters,
+            HAS_CEILING=variant.has_ceiling,
+            WARPS=_WARPS,
+            VECTOR=variant.logits.vector,
+            IS_NVIDIA=target.is_nvidia,
+        )
+        options = target.options(_WARPS, _ACCEPT_REGISTERS)
+        self._weigh_blocks = Launch(weigh_blocks, {"config": config}, options) if verify.is_block else None
+        self._accept_drafts = Launch(accept_drafts, {"config": config}, options)
+        self._check_probs = Launch(check_probs, {"AT_ONCE": PROBS_AT_ONCE}, {"num_warps": _CHECK_WARPS})
+
+    def grids(self, size: CallSize) -> Sequence[Grid]:
+        """Return the grids of ``weigh_blocks`` and of the launch over the requests."""
+        requests, max_drafts = size.requests, size.max_drafts
+        places = requests * max_drafts if self._is_block else requests
+        parts = max(1, min(self._max_parts, -(-self._programs // max(1, places))))
+        if self._is_block:
+            return (requests, max_drafts, parts), (requests, 1, 1)
+        return (requests, max_drafts, 1), (requests, parts, 1)
+
+    def drawn(
+        self, arguments: LaunchArguments, verified: VerifyArguments
+    ) -> tuple[Sequence[Any], VerifiedRows]:
+        """Return where the draw leaves its results, and what else it is given."""
+        scratch, drafts = arguments.scratch, _NO_DRAFTS
+        if self._draft_kind == LOGITS:
+            drafts = group(DraftRows, (verified.q, verified.q_stride, verified.cu_num_logits))
+        *results, _ = self._results(scratch)
+        summary, kept = group(RowSummary, self._summary(scratch)), group(KeptMasses, self._kept(scratch))
+        residual = group(ResidualScratch, self._residual(scratch))
+        return (*results, verified.least_kept), group(VerifiedRows, (drafts, summary, kept, residual))
+
+    def steps(
+        self, arguments: LaunchArguments, verified: VerifyArguments, of_rows: VerifiedRows
+    ) -> Iterator[Step]:
+        """Yield the launches, behind those of the draw."""
+        geometry, logits, params, flags, scratch, *_ = arguments
+        q, draft_ids, cu_num_logits, _, q_stride, num_ids = verified[4:]
+        _, summary, _, residual = of_rows
+        if self._draft_kind == PROBS:
+            grid = geometry.size.draft_rows, -(-logits.vocab_size // PROBS_AT_ONCE), 1
+            of_probs = q, q_stride, logits.vocab_size, residual.counters, geometry.size.requests
+            yield self._check_probs, grid, of_probs
+        drafts = group(DraftRows, (q, q_stride, cu_num_logits))
+        tokens = group(DraftTokens, (draft_ids, num_ids, self._is_padded, logits.vocab_size - 1))
+        judged, lists = group(DrawResults, self._judged(scratch)), group(CandidateLists, self._lists(scratch))
+        drawn = judged, summary, lists, residual
+        shared = (logits, drafts, tokens, geometry.counts, params, flags, *drawn)
+        block_grid, request_grid = geometry.verify_grids
+        if self._weigh_blocks is not None:
+            yield self._weigh_blocks, block_grid, shared
+        yield self._accept_drafts, request_grid, (*shared, group(VerifyResults, verified[:4]))
