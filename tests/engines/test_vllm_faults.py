@@ -501,7 +501,7 @@ def test_beside_other_ranks_a_call_that_raises_raises_on_its_rank(
         ("tokendraw_vllm.v2.loading.example_batches", "draws"),
         ("tokendraw_vllm.v2.loading.max_best_of", "draws"),
         ("tokendraw_vllm.v2.logprobs.Scorer", "scoring"),
-        ("tokendraw_vllm.v2.edits.Processor", "edits"),
+        ("tokendraw_vllm.v2.edits._warm_up", "edits"),
         ("tokendraw_vllm.v2.edits.Mirror", "edits"),
     ],
 )

@@ -211,7 +211,7 @@ def test_a_decoding_step_waits_for_no_device(calls, edited):
         engine.decode(rows, [0, 1, 2])
     slots, ids = engine.sampler._tokendraw, [torch.zeros(count, dtype=torch.int64) for count in range(4)]
     slots._edits._mirror.requests.appender = lambda *given: None
-    slots._edits._processor = v2_edits.Processor("native", lambda logits, *given: logits)
+    slots._edits._processor = SimpleNamespace(process=lambda logits, *given: logits)
     slots._replacement.sampler = SimpleNamespace(
         name="native", sample=lambda logits, metadata: SimpleNamespace(token_ids=ids[len(logits)])
     )

@@ -7,6 +7,7 @@ of an unpacked wheel for CUDA.
 
 import importlib
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -309,9 +310,7 @@ def processor(request):
     if request.param == "native":
         return None  # as loaded
     processor = pytest.importorskip("tokendraw_triton_gumbel.processor", reason="needs triton-gumbel")
-    from tokendraw_vllm.v2.edits import Processor
-
-    return Processor(request.param, processor.TritonLogitsProcessor(DEVICE).process)
+    return SimpleNamespace(name=request.param, process=processor.TritonLogitsProcessor(DEVICE).process)
 
 
 @pytest.mark.parametrize("output", [(), (4, 9, 4)], ids=["new", "preempted"])
@@ -383,8 +382,8 @@ def draw_drafts(monkeypatch):
     from tokendraw_vllm._replacement import Replacement
     from tokendraw_vllm.v2 import draft_kernels, drafts
 
-    replacement = Replacement("V2 sampler", tokendraw.load_sampler(device=DEVICE), seeds_every_row=True)
-    replacement.draws_drafts = True
+    sampler = tokendraw.load_sampler(device=DEVICE)
+    replacement = Replacement("V2 sampler", sampler, {"V2 drafting"}, seeds_every_row=True)
     draft_kernels.warm_up(DEVICE, torch.bfloat16, V)
     drafter = drafts.Drafter(V, lambda: replacement)
     monkeypatch.setitem(drafts._drafters, LOGITS.device, drafter)

@@ -14,6 +14,7 @@ import tokendraw
 import tokendraw_vllm
 import vllm_stand_in
 from calling import CPU
+from tokendraw_vllm._parts import LeftAlone
 from tokendraw_vllm.v2 import logprobs
 from tokendraw_vllm.v2.loading import Setup
 from tokendraw_vllm.v2.logprobs import load_scorer
@@ -130,13 +131,9 @@ def test_the_load_imports_nothing_of_vllm():
     assert not [name for name in sys.modules if name.partition(".")[0] == "vllm"]
 
 
-def test_on_a_gpu_the_reference_in_pytorch_scores_nothing(monkeypatch, log_lines):
+def test_on_a_gpu_the_reference_in_pytorch_scores_nothing(monkeypatch):
     monkeypatch.setattr(tokendraw, "resolve", lambda **_: SimpleNamespace(chosen="native"))
-    load_scorer(torch.device("cuda:0"), V, [(V, torch.float32)], need=tokendraw.Need(), max_best=MOST)
+    with pytest.raises(LeftAlone) as caught:
+        load_scorer(torch.device("cuda:0"), V, [(V, torch.float32)], need=tokendraw.Need(), max_best=MOST)
+    assert str(caught.value) == "'native' is the best scorer for cuda:0, and no quicker than vLLM's own"
     assert logprobs._scorers == {}
-    assert log_lines() == [
-        (
-            "WARNING",
-            "tokendraw: V2 scoring left alone: 'native' is the best scorer for cuda:0, and no quicker than vLLM's own",
-        )
-    ]

@@ -167,8 +167,8 @@ def test_no_draft_and_no_verification_compiles_a_kernel(started, monkeypatch, ke
                 engine, vllm_stand_in.model_logits(rows, vocab_size), list(range(rows)), [3] * rows, 0, kept
             )
             assert compilations(kernels) == compiled, rows
-    assert engine.sampler._tokendraw._replacement.verifies
-    assert engine.sampler._tokendraw._replacement.draws_drafts == drawn
+    served = {"V2 sampler", "V2 verification"} | ({"V2 drafting"} if drawn else set())
+    assert engine.sampler._tokendraw._replacement.serves == served
 
 
 SCORES = {

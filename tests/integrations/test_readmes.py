@@ -43,7 +43,7 @@ def test_the_log_lines_are_the_written_lines(caplog, monkeypatch):
     vllm_log.log_replaced("V2 sampler", f"triton-gumbel 0.1.0, vLLM {TESTED[-1]}")
     vllm_log.log_kept(SWITCHED_OFF)
     vllm_log.log_kept("...", part="V2 sampler")
-    vllm_log.log_failed("V2 sampler", "triton-gumbel", RuntimeError("..."))
+    vllm_log.give_up("V2 sampler", "triton-gumbel", RuntimeError("..."))
     monkeypatch.setattr(vllm_log, "_reasons_of_losses", set())
     vllm_log.log_lost(["top_n_sigma", "typical_p"], NOT_REPLACED)
     vllm_log._say.cache_clear()

@@ -42,11 +42,6 @@ def log_kept(reason: str, *, part: str = "", is_asked_for: bool = False) -> None
     _say(logging.INFO if is_asked_for else logging.WARNING, f"tokendraw: {subject}: {reason}")
 
 
-def log_failed(part: str, sampler: str, error: BaseException) -> None:
-    """Log that a draw failed and that vLLM draws from now on."""
-    _say(logging.WARNING, f"tokendraw: {part} is vLLM's own again: '{sampler}' raised {format_error(error)}")
-
-
 def log_lost(rules: Sequence[str], reason: str) -> None:
     """Log that requests are drawn without rules that they ask for, once for each reason."""
     if rules and reason not in _reasons_of_losses:
@@ -77,12 +72,28 @@ def choose_for_all(choose: Callable[[], Chosen]) -> Chosen | None:
     return choose()
 
 
-def names_or_reason(choose: Callable[[], Names | str]) -> Names | str:
+class LeftAlone(Exception):  # noqa: N818 - nothing failed
+    """The reason for which a part of vLLM is left alone, although tokendraw could serve it."""
+
+
+def names_or_reason(choose: Callable[[], Names]) -> Names | str:
     """Return the names that a function chooses; or in words why it can choose none: vLLM's own stays on all ranks."""
     try:
         return choose()
+    except LeftAlone as reason:
+        return str(reason)
     except Exception as error:
         return format_error(error)
+
+
+def chosen_names(names: Names | str | None) -> Names | None:
+    """Return what the first of several ranks chose by :func:`names_or_reason`; None: this process draws alone.
+
+    :raises LeftAlone: it could choose none.
+    """
+    if isinstance(names, str):
+        raise LeftAlone(names)
+    return names
 
 
 def raise_if_several(error: Exception) -> None:
@@ -93,9 +104,11 @@ def raise_if_several(error: Exception) -> None:
 
 @contextlib.contextmanager
 def vllm_stays_if_it_raises(part: str) -> Iterator[None]:
-    """Log an error of a block that loads for a part of vLLM; where there are several ranks, raise it."""
+    """Log why a block loads nothing for a part of vLLM; where there are several ranks, an error of it raises."""
     try:
         yield
+    except LeftAlone as reason:
+        log_kept(str(reason), part=part)
     except Exception as error:
         raise_if_several(error)
         log_kept(format_error(error), part=part)
@@ -104,7 +117,7 @@ def vllm_stays_if_it_raises(part: str) -> Iterator[None]:
 def give_up(part: str, sampler: str, error: Exception) -> None:
     """Log that a call failed and that vLLM draws from now on; where there are several ranks, raise the error."""
     raise_if_several(error)
-    log_failed(part, sampler, error)
+    _say(logging.WARNING, f"tokendraw: {part} is vLLM's own again: '{sampler}' raised {format_error(error)}")
 
 
 def _groups() -> list[ProcessGroup]:

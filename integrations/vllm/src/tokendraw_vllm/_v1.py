@@ -60,28 +60,34 @@ def _draw(
     if _ATTRIBUTE not in vars(sampler):  # the first batch
         vars(sampler)[_ATTRIBUTE] = _load(sampler, logits.device, logits.shape[1])
     replacement: Replacement | None = vars(sampler)[_ATTRIBUTE]
-    if replacement is None or (not replacement.is_specialised and k is None and p is None):
+    if replacement is None or _PART not in replacement.serves:
+        return None
+    if not replacement.is_specialised and k is None and p is None:
         return None
     rows = [] if replacement.is_specialised else _unfiltered_rows(generators, k, p, logits.shape[1])
     if not rows:
-        return replacement.draw(logits, lambda: _metadata(logits, generators, k, p))
+        return _attempt(replacement, logits, generators, k, p)
     is_filtered = torch.ones(logits.shape[0], dtype=torch.bool, device="cpu")
     is_filtered[rows] = False
     index = is_filtered.nonzero().view(-1)
     if not len(index):
         return None
-    filtered, own = (
-        logits[index],
-        {i: generators[row] for i, row in enumerate(index.tolist()) if row in generators},
-    )
-    filtered_k, filtered_p = None if k is None else k[index], None if p is None else p[index]
-    drawn = replacement.draw(filtered, lambda: _metadata(filtered, own, filtered_k, filtered_p))
+    own = {i: generators[row] for i, row in enumerate(index.tolist()) if row in generators}
+    filters = (None if column is None else column[index] for column in (k, p))
+    drawn = _attempt(replacement, logits[index], own, *filters)
     if drawn is None:
         return None
     ids, _ = original(sampler, logits[rows], {i: generators[row] for i, row in enumerate(rows)}, None, None)
     tokens = drawn.new_empty(logits.shape[0])
     tokens[index], tokens[rows] = drawn, ids.long()
     return tokens
+
+
+def _attempt(replacement: Replacement, logits: Tensor, *given: Any) -> Tensor | None:
+    """Draw with the arguments of :func:`_metadata`; None after a failure."""
+    return replacement.attempt(
+        _PART, lambda: replacement.sampler.sample(logits, _metadata(logits, *given)).token_ids
+    )
 
 
 def _load(sampler: Any, device: torch.device, vocab_size: int) -> Replacement | None:
@@ -119,7 +125,6 @@ def _load(sampler: Any, device: torch.device, vocab_size: int) -> Replacement | 
         p = torch.tensor([1.0, 0.9, 0.8, 1.0], dtype=torch.float32, device=device)
         generators = [{row: torch.Generator().manual_seed(row) for row in range(4)} for _ in range(2)]
         mine, own = (_metadata(logits, each, k, p) for each in generators)
-        assert replacement.sampler is not None
         drawn = replacement.sampler.sample(logits, mine).token_ids
         native = reference(device, use_fp64=need.gumbel_dtype == "fp64")
         require(drawn, native.sample(logits, own).token_ids, apply_top_k_top_p(logits.clone(), k, p))

@@ -141,10 +141,9 @@ def _sampling(kind: Any) -> type:
                         return None
                     edit = slots.editor(requests).apply_sampling_params
                     edited = edit(logits, *given[:_SAMPLED], skip_top_k_top_p=True)
-                    drawn = slots.draw(edited, rows, requests, pos, raw=False)
-                    return None if drawn is None else (drawn, edited)
+                    return slots.draw(edited, rows, requests, pos, raw=False), edited
 
-                found = slots.attempt(draw) if slots.can_draw() else None
+                found = slots.attempt(_parts.SAMPLER, draw)
                 if found is not None:
                     drawn, read = found
                     return drawn.token_ids, read if drawn.processed is None else drawn.processed
@@ -164,7 +163,7 @@ def _verifying(kind: Any) -> type:
         def _verify(self, *given: Any, **keywords: Any) -> tuple[Tensor, Tensor, Tensor]:
             slots = self._tokendraw
             requests: np.ndarray = given[6] if len(given) > 6 else keywords["idx_mapping_np"]
-            if not keywords and len(given) == _VERIFIED and slots.can_draw():
+            if not keywords and len(given) == _VERIFIED:
                 logits, draft_logits, *_, judged = given
 
                 def verify() -> Verified | None:
@@ -182,7 +181,7 @@ def _verifying(kind: Any) -> type:
                     mode: VerifyMode = "block" if self.use_block_verification else "rejection"
                     return slots.verify(rows, self.num_speculative_steps, mode if are_drawn else "coupled")
 
-                verified = slots.attempt(verify, verifies=True)
+                verified = slots.attempt(_parts.VERIFICATION, verify)
                 if verified is not None:
                     output, processed = verified
                     read = logits if processed is None else processed
@@ -202,7 +201,7 @@ def _slots(sampler: Any, config: Any, device: torch.device) -> Slots:
     loading: BackgroundLoad | None = getattr(requests, ATTRIBUTE, None)
     if loading is None or loading.setup != setup:
         loading = BackgroundLoad(setup)
-    if setup.draws_drafts:
+    if setup.drafts is not None and is_whole(_parts.DRAFTING):
         drafts.install(setup.device, states.vocab_size, loading.result)
 
     def make(count: int) -> tuple[Any, Any]:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from tokendraw import BatchFacts, Drafts, SamplingMetadata
 from tokendraw.speculative import target_rows
+from tokendraw_vllm import _parts
 from tokendraw_vllm._replacement import Replacement
 from tokendraw_vllm.v2.metadata import MAX_CACHED, make_metadata
 
@@ -88,10 +89,8 @@ class DraftLayouts:
         self._uniform: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         """Offsets [B + 1] and judging rows [L - B], by requests and rows of each."""
 
-    def lay_out(
-        self, rows: VerifiedRows, most: int, temperature: Callable[[], Tensor], *, verifies: bool
-    ) -> Drafts:
-        """Lay out the drafts of a batch."""
+    def lay_out(self, rows: VerifiedRows, most: int, temperature: Tensor, *, verifies: bool) -> Drafts:
+        """Lay out the drafts of a batch; ``temperature``: [slots] float32."""
         fed = rows.judged if verifies else rows.fed
         count, requests = rows.logits.shape[0], rows.cu_num_logits.shape[0] - 1
         steps = count // requests
@@ -105,7 +104,7 @@ class DraftLayouts:
             ids = fed.index_select(0, judging + 1).to(torch.int64)
         probs = None
         if verifies and rows.draft_logits is not None:
-            probs = probabilities(rows, rows.draft_logits, judging, temperature())
+            probs = probabilities(rows, rows.draft_logits, judging, temperature)
         return Drafts(draft_token_ids=ids, cu_num_logits=offsets, draft_probs=probs, max_drafts=most)
 
     def _of_uniform(self, requests: int, steps: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -134,43 +133,35 @@ def install(device: torch.device, vocab_size: int, wait_for_load: Callable[[], R
         speculator.gumbel_sample = _wrapped(speculator.gumbel_sample)
 
 
+class _Call(NamedTuple):
+    """The arguments of ``gumbel_sample``."""
+
+    logits: Tensor
+    expanded_idx_mapping: Tensor
+    temperature: Tensor
+    """[slots] float32."""
+    seed: Tensor
+    """[slots] int64."""
+    pos: Tensor
+    apply_temperature: bool
+    is_drafting: bool
+    logits_cache: Tensor | None = None
+    logits_cache_col: Tensor | None = None
+    use_fp64: bool = False
+
+
 def _wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def gumbel_sample(
-        logits: Tensor,
-        expanded_idx_mapping: Tensor,
-        temperature: Tensor,
-        seed: Tensor,
-        pos: Tensor,
-        apply_temperature: bool,
-        is_drafting: bool,
-        logits_cache: Tensor | None = None,
-        logits_cache_col: Tensor | None = None,
-        *positional: Any,
-        **keywords: Any,
-    ) -> Tensor:
-        drafter = _drafters.get(logits.device)
-        is_served = apply_temperature and is_drafting and keywords.keys() <= {"use_fp64"} and not positional
-        if drafter is not None and is_served and logits_cache is not None and logits_cache_col is not None:
-            drafts = drafter.draw(
-                logits, expanded_idx_mapping, temperature, seed, pos, logits_cache, logits_cache_col
-            )
-            if drafts is not None:
-                return drafts
-        result: Tensor = original(
-            logits,
-            expanded_idx_mapping,
-            temperature,
-            seed,
-            pos,
-            apply_temperature,
-            is_drafting,
-            logits_cache,
-            logits_cache_col,
-            *positional,
-            **keywords,
-        )
-        return result
+    def gumbel_sample(*given: Any, **named: Any) -> Tensor:
+        try:
+            call = _Call(*given, **named)
+        except TypeError:  # a newer version of vLLM asks for more
+            call = None
+        drafter = None if call is None else _drafters.get(call.logits.device)
+        drafts = None if call is None or drafter is None else drafter.draw(call)
+        if drafts is None:
+            drafts = original(*given, **named)
+        return drafts
 
     setattr(gumbel_sample, _ATTRIBUTE, True)
     return gumbel_sample
@@ -184,37 +175,25 @@ class Drafter:
         self._replacement = functools.cache(wait_for_load)
         self._metadata: SamplingMetadata | None = None
 
-    def draw(
-        self,
-        logits: Tensor,
-        slots: Tensor,
-        temperature: Tensor,
-        seeds: Tensor,
-        positions: Tensor,
-        cache: Tensor,
-        steps: Tensor,
-    ) -> Tensor | None:
-        """Draw a draft in each row: [rows] int64; None where vLLM draws. See ``DraftRows``.
-
-        :param temperature: [slots] float32; ``seeds``: [slots] int64.
-        """
-        replacement = self._replacement()
-        if replacement is None or not replacement.draws_drafts:
+    def draw(self, call: _Call) -> Tensor | None:
+        """Draw a draft in each row: [rows] int64; None where vLLM draws."""
+        replacement, logits = self._replacement(), call.logits
+        cache, steps = call.logits_cache, call.logits_cache_col
+        if replacement is None or _parts.DRAFTING not in replacement.serves or cache is None or steps is None:
             return None
-        if (
-            logits.shape[1] != self._vocab_size
-            or cache.shape[2] < self._vocab_size
-            or cache.dtype != logits.dtype
-        ):
+        if not (call.apply_temperature and call.is_drafting) or logits.shape[1] != self._vocab_size:
+            return None
+        if cache.shape[2] < self._vocab_size or cache.dtype != logits.dtype:
             return None
 
-        def metadata() -> SamplingMetadata:
+        def draft() -> Tensor:
             from tokendraw_vllm.v2.draft_kernels import DraftRows, keep_logits
 
-            located = keep_logits(DraftRows(logits, slots, positions, steps, cache))
-            return self._of_slots(temperature, seeds).for_rows(*located)
+            located = keep_logits(DraftRows(logits, call.expanded_idx_mapping, call.pos, steps, cache))
+            metadata = self._of_slots(call.temperature, call.seed).for_rows(*located)
+            return replacement.sampler.draft(logits, metadata).token_ids
 
-        return replacement.draft(logits, metadata)
+        return replacement.attempt(_parts.DRAFTING, draft)
 
     def _of_slots(self, temperature: Tensor, seeds: Tensor) -> SamplingMetadata:
         """Describe the columns of the slots. vLLM keeps them, so that the samplers' caches hold."""

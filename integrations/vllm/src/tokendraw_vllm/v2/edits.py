@@ -21,7 +21,6 @@ from tokendraw.plugin import ProcessNeed
 from tokendraw_vllm import _parts
 from tokendraw_vllm._engine import is_whole
 from tokendraw_vllm._parts import Names
-from tokendraw_vllm._replacement import Processor
 
 _NEED = ProcessNeed(sync_free=True)
 _STATE_BYTES = 256
@@ -71,27 +70,18 @@ def load_processor(
     *,
     max_drafts: int = 0,
     names: Names | str | None = None,
-) -> Processor | None:
-    """Load tokendraw's processor of logits and compile its kernels; None, with a line in the log, if vLLM edits.
+) -> Any:
+    """Load tokendraw's processor of logits and compile its kernels: a provider of ``process_logits``.
 
     :param sampler: name of the plugin that draws: a reference in plain PyTorch edits beside no other on a GPU.
     :param names: what the first of several ranks chose for all, by :func:`choose_processor`; None: chosen here.
+    :raises _parts.LeftAlone: vLLM edits.
     """
-    if isinstance(names, str):
-        _parts.log_kept(names, part=_parts.EDITING)
-        return None
-    with _parts.vllm_stays_if_it_raises(_parts.EDITING):
-        provider = tokendraw.load("process_logits", names, device=device, need=_NEED)
-        processor = Processor(provider.name, provider.process)
-        if processor.name == "native" != sampler and device.type != "cpu":
-            _parts.log_kept(
-                f"'native' is the best processor for {device}, and no quicker than vLLM's own",
-                part=_parts.EDITING,
-            )
-            return None
-        _warm_up(processor, vocab_size, max_drafts, device)
-        return processor
-    return None
+    processor = tokendraw.load("process_logits", _parts.chosen_names(names), device=device, need=_NEED)
+    if processor.name == "native" != sampler and device.type != "cpu":
+        raise _parts.LeftAlone(f"'native' is the best processor for {device}, and no quicker than vLLM's own")
+    _warm_up(processor, vocab_size, max_drafts, device)
+    return processor
 
 
 def choose_processor(device: torch.device) -> Names:
@@ -99,7 +89,7 @@ def choose_processor(device: torch.device) -> Names:
     return tokendraw.load("process_logits", device=device, need=_NEED).choices
 
 
-def _warm_up(processor: Processor, vocab_size: int, max_drafts: int, device: torch.device) -> None:
+def _warm_up(processor: Any, vocab_size: int, max_drafts: int, device: torch.device) -> None:
     """Edit a row with penalties, which have a kernel of their own, and a row with all lists; append a token."""
     requests = request_slots(2, 8, vocab_size, device)
     logits = torch.zeros(2, vocab_size, dtype=torch.float32, device=device)
@@ -348,10 +338,10 @@ class Edits:
         self.states = [state for state in states if type(state) in edit_states()]
         self.by_vllm = np.zeros(sampler.sampling_states.max_num_reqs, dtype=bool)
         """Requests whose logits vLLM edits by anything but temperature and filters."""
-        self._processor: Processor | None = None
+        self._processor: Any = None
         self._mirror: Mirror | None = None
 
-    def open(self, processor: Processor) -> None:
+    def open(self, processor: Any) -> None:
         """Edit the logits of requests that come from now on, where possible."""
         if len(self.states) < len(edit_states()):
             return
@@ -445,7 +435,8 @@ class Edits:
             if drafts is not None:
                 rows, mirror, drafted = logits, edited.of_all, drafts()
             copy = torch.empty(rows.shape, dtype=torch.float32, device=rows.device).copy_(rows)
-            return self._processor.process(copy, self._mirror.requests, mirror, None, drafted)
+            processed: Tensor = self._processor.process(copy, self._mirror.requests, mirror, None, drafted)
+            return processed
         except Exception as error:
             self._give_up(error)
             return None

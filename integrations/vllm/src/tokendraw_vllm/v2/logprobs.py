@@ -181,19 +181,21 @@ def _described(num_best: int, own_ids: Tensor | None = None) -> SamplingMetadata
     return SamplingMetadata(logprob_token_ids=own_ids, facts=facts)
 
 
-def choose_scorer(device: torch.device, need: Need) -> Names | str:
-    """Choose for several ranks: the names of a scorer that can be loaded here, or why vLLM's own stays."""
-    chosen = _best_scorer(device, need)
-    if isinstance(chosen, str):
-        return chosen
-    names: Names = tokendraw.load("score", chosen, device=device, need=need).choices
+def choose_scorer(device: torch.device, need: Need) -> Names:
+    """Choose for several ranks: the names of a scorer that can be loaded here.
+
+    :raises _parts.LeftAlone: vLLM's own is as quick.
+    """
+    names: Names = tokendraw.load("score", _best_scorer(device, need), device=device, need=need).choices
     return names
 
 
-def _best_scorer(device: torch.device, need: Need) -> Names | str:
+def _best_scorer(device: torch.device, need: Need) -> Names:
     resolution = tokendraw.resolve(operation="score", device=device, need=need)
     if resolution.chosen == REFERENCE and device.type != "cpu":
-        return f"'{REFERENCE}' is the best scorer for {device}, and no quicker than vLLM's own"
+        raise _parts.LeftAlone(
+            f"'{REFERENCE}' is the best scorer for {device}, and no quicker than vLLM's own"
+        )
     return {"score": resolution.names}
 
 
@@ -205,27 +207,20 @@ def load_scorer(
     need: Need,
     max_best: int,
     names: Names | str | None = None,
-) -> bool:
-    """Load the scorer for a device, and compile its kernels; False, with a line in the log, if vLLM's stays.
-
-    Raises nothing, unless other ranks draw the same tokens.
+) -> None:
+    """Load the scorer for a device, and compile its kernels.
 
     :param need: of the mode ``raw_logits`` where vLLM returns logits in the place of log-probabilities.
     :param names: what the first of several ranks chose for all, by :func:`choose_scorer`; None: chosen here.
+    :raises _parts.LeftAlone: vLLM's stays.
     """
-    with _parts.vllm_stays_if_it_raises(_parts.SCORING):
-        chosen = _best_scorer(device, need) if names is None else names
-        if isinstance(chosen, str):
-            _parts.log_kept(chosen, part=_parts.SCORING)
-            return False
-        # by its name, so that no other plugin takes over after a failure
-        scorer = Scorer(tokendraw.load("score", chosen, device=device, need=need), max_best)
-        if device.type != "cpu":
-            scorer.warm_up(device, vocab_size, layouts)
-        returns_logits = need.logprobs_mode == "raw_logits"
-        _scorers[torch.empty(0, device=device, dtype=torch.float32).device, returns_logits] = scorer
-        return True
-    return False
+    # by its name, so that no other plugin takes over after a failure
+    chosen = _parts.chosen_names(names) or _best_scorer(device, need)
+    scorer = Scorer(tokendraw.load("score", chosen, device=device, need=need), max_best)
+    if device.type != "cpu":
+        scorer.warm_up(device, vocab_size, layouts)
+    returns_logits = need.logprobs_mode == "raw_logits"
+    _scorers[torch.empty(0, device=device, dtype=torch.float32).device, returns_logits] = scorer
 
 
 _INF = float("inf")

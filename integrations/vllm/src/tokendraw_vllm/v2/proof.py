@@ -86,21 +86,19 @@ class Proof:
     def apply(self) -> Replacement | None:
         """Leave to vLLM the parts that fail; None: all of them."""
         served = self.replacement
-        checks: dict[str, tuple[bool, Callable[[], None]]] = {
-            _parts.SAMPLER: (True, lambda: self._draw(_PLAIN)),
-            _parts.EDITING: (served.processor is not None, lambda: self._draw(_EDITED)),
-            _parts.VERIFICATION: (served.verifies, self._verify),
-            _parts.DRAFTING: (served.draws_drafts, self._draft),
-            _parts.SCORING: (served.scores, self._score),
+        checks: dict[str, Callable[[], None]] = {
+            _parts.SAMPLER: lambda: self._draw(_PLAIN),
+            _parts.EDITING: lambda: self._draw(_EDITED),
+            _parts.VERIFICATION: self._verify,
+            _parts.DRAFTING: self._draft,
+            _parts.SCORING: self._score,
         }
-        asked = {part: check for part, (is_served, check) in checks.items() if is_served}
+        asked = {part: check for part, check in checks.items() if part in served.serves}
         failed = pass_or_stay(_parts.SAMPLER, served.by, asked)
         if _parts.SAMPLER in failed or _parts.SCORING in failed:
             logprobs.forget_scorers()
-        if _parts.EDITING in failed:
-            served.processor = None
-        served.verifies &= failed.keys().isdisjoint((_parts.SAMPLER, _parts.VERIFICATION))
-        served.draws_drafts &= served.verifies and _parts.DRAFTING not in failed
+        for part in (*failed, *([_parts.DRAFTING] if _parts.VERIFICATION in failed else [])):
+            served.leave(part)
         return None if _parts.SAMPLER in failed else served
 
     def _draw(self, asked: _Asked) -> None:

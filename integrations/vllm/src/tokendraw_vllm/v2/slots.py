@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tokendraw import Drafts, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import VerifyMode
+from tokendraw_vllm import _parts
 from tokendraw_vllm._replacement import Replacement
 from tokendraw_vllm.v2.drafts import DraftLayouts, VerifiedRows
 from tokendraw_vllm.v2.edits import Edits, have_notes
@@ -104,21 +105,15 @@ class Slots:
         """Return whether tokendraw draws; the first call waits for the load."""
         if self._wait_for_load is not None:
             self._replacement, self._wait_for_load = self._wait_for_load(), None
-            if self._raw and self._replacement is not None and self._replacement.processor is not None:
+            if self._raw and self._replacement is not None and _parts.EDITING in self._replacement.serves:
                 self._edits.open(self._replacement.processor)
-        return self._replacement is not None and self._replacement.sampler is not None
+        return self._replacement is not None and _parts.SAMPLER in self._replacement.serves
 
-    def attempt(self, step: Callable[[], Result | None], *, verifies: bool = False) -> Result | None:
-        """Return the result of a step of tokendraw's; None if it raises: then vLLM draws, now and later.
-
-        :param verifies: the step verifies drafts, and vLLM verifies later ones alone.
-        """
-        try:
-            return step()
-        except Exception as error:
-            if self._replacement is not None:
-                (self._replacement.fail_verification if verifies else self._replacement.fail)(error)
+    def attempt(self, part: str, step: Callable[[], Result | None]) -> Result | None:
+        """Return the result of a step; None if it raises, or if vLLM draws: see :meth:`Replacement.attempt`."""
+        if not self.can_draw() or self._replacement is None:
             return None
+        return self._replacement.attempt(part, step)
 
     def follow(self, requests: np.ndarray, input_ids: Tensor, positions: Tensor, lengths: np.ndarray) -> None:
         """Append the tokens of earlier steps to the requests that tokendraw edits: see :meth:`Mirror.follow`."""
@@ -173,8 +168,6 @@ class Slots:
             return self.draw(floats, slot_of_row, requests, positions, raw=True)
         drawn = self.draw(logits, slot_of_row, requests, positions, raw=True)
         own = self.draw(floats, edited.slots, edited.requests, edited.of(positions), raw=True)
-        if drawn is None or own is None:
-            return None
         edited.put(drawn.token_ids, own.token_ids)
         if drawn.processed is not None and own.processed is not None:
             edited.put(drawn.processed, own.processed)
@@ -201,19 +194,19 @@ class Slots:
             self._log_lost(requests, "vLLM verifies")
 
     def verify(self, rows: VerifiedRows, most: int, mode: VerifyMode) -> Verified | None:
-        """Verify the drafts of a batch; None after a failure, now or before, or if vLLM verifies.
+        """Verify the drafts of a batch; None after a failed edit, or if vLLM verifies.
 
         :param most: K.
         """
         replacement, batch = self._replacement, self._batches.of(rows.requests)
-        if replacement is None or not replacement.verifies:
+        if replacement is None or _parts.VERIFICATION not in replacement.serves:
             return None
+        metadata = self._metadata(rows.requests, rows.slot_of_row, rows.positions, raw=True)
+        temperature = self._parameters.columns["temperature"]  # as the metadata has brought it
 
         @functools.cache
         def drafts(verifies: bool) -> Drafts:
-            return self._layouts.lay_out(
-                rows, most, lambda: self._parameters.columns["temperature"], verifies=verifies
-            )
+            return self._layouts.lay_out(rows, most, temperature, verifies=verifies)
 
         logits = rows.logits
         if batch.edited is not None:
@@ -224,20 +217,13 @@ class Slots:
                 self._batches.clear()
                 return None
             logits = floats
-        output = replacement.verify(
-            logits,
-            lambda: drafts(verifies=True),
-            lambda: self._metadata(rows.requests, rows.slot_of_row, rows.positions, raw=True),
-            mode,
-        )
-        if output is None:
-            return None
+        output = replacement.sampler.verify(logits, drafts(verifies=True), metadata, mode=mode)
         return Verified(output, self._processed(logits, output, rows.slot_of_row, rows.requests, raw=True))
 
     def draw(
         self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor, *, raw: bool
-    ) -> Drawn | None:
-        """Draw a token in each row; None after a failure, now or before, or if vLLM draws.
+    ) -> Drawn:
+        """Draw a token in each row.
 
         :param logits: [rows, V].
         :param slot_of_row: [rows] integer, on the device.
@@ -245,19 +231,13 @@ class Slots:
         :param positions: [rows] integer: index of the token fed last.
         :param raw: whether temperature and min-p are still to be applied.
         """
-        replacement = self._replacement
-        if replacement is None:
-            return None
+        assert self._replacement is not None
         if not raw and logits.shape[0] == 1 and logits.stride(0) != logits.shape[1]:
             # vLLM's copy of a single row keeps the padding of the model's logits, a copy of several rows does not
             logits = logits[0].unsqueeze(0)
-
-        def finish(output: SamplerOutput) -> Drawn:
-            return Drawn(output.token_ids, self._processed(logits, output, slot_of_row, requests, raw=raw))
-
-        return replacement.draw(
-            logits, lambda: self._metadata(requests, slot_of_row, positions, raw=raw), finish
-        )
+        metadata = self._metadata(requests, slot_of_row, positions, raw=raw)
+        output = self._replacement.sampler.sample(logits, metadata)
+        return Drawn(output.token_ids, self._processed(logits, output, slot_of_row, requests, raw=raw))
 
     def _processed(
         self,
