@@ -42,7 +42,7 @@ class Replacement:
     """Where editing is served: a provider of ``process_logits``."""
 
     def attempt(self, part: str, call: Callable[[], Result]) -> Result | None:
-        """Return a call's result; None if it raises: from then on vLLM serves the part. Beside other ranks it raises."""
+        """Return a call's result; None if it raises, and the part is vLLM's from then on. Beside other ranks raise."""
         try:
             return call()
         except Exception as error:

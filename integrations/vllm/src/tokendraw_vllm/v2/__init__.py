@@ -35,7 +35,7 @@ from tokendraw_vllm._replacement import Replacement
 from tokendraw_vllm.v2 import drafts, logprobs
 from tokendraw_vllm.v2.drafts import VerifiedRows
 from tokendraw_vllm.v2.loading import BackgroundLoad, Setup, load_during_weights
-from tokendraw_vllm.v2.logprobs import drafts_need_processed, needs_processed
+from tokendraw_vllm.v2.logprobs import needs_processed
 from tokendraw_vllm.v2.proof import Proof
 from tokendraw_vllm.v2.rules import log_lost
 from tokendraw_vllm.v2.slots import ATTRIBUTE, Drawn, Slots, Verified
@@ -131,7 +131,7 @@ def _sampling(kind: Any) -> type:
                 returns_logprobs = bool(rest[0] if rest else keywords.get("return_logprobs"))
 
                 def draw() -> tuple[Drawn, Tensor] | None:
-                    slots.needs_processed = needs_processed(self, returns_logprobs)
+                    slots.needs_processed = needs_processed(self, lambda: returns_logprobs)
                     slots.follow(requests, input_ids, pos, lengths)
                     if slots.may_draw_raw(requests):
                         drawn = slots.draw_raw(logits, rows, requests, pos)
@@ -177,7 +177,9 @@ def _verifying(kind: Any) -> type:
                         return None
                     may_compact = getattr(self, "enable_adaptive_verification", False)
                     rows = VerifiedRows._make((*given[:5], requests, *given[7:9], judged, may_compact))
-                    slots.needs_processed = drafts_need_processed(self.sampler, requests)
+                    slots.needs_processed = needs_processed(
+                        self.sampler, lambda: self.sampler.get_logprobs_dims(requests) is not None
+                    )
                     mode: VerifyMode = "block" if self.use_block_verification else "rejection"
                     return slots.verify(rows, self.num_speculative_steps, mode if are_drawn else "coupled")
 

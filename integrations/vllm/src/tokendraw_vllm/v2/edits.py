@@ -304,13 +304,14 @@ class Mirror:
             self.discard(slot)
         return lost
 
-    def catch_up(self, edited: EditedRows, states: Any) -> None:
-        """Append what vLLM has appended since the last call, whose number the device alone knows."""
+    def catch_up(self, edited: EditedRows, states: Any) -> list[int]:
+        """Append what vLLM has appended since the last call, whose number the device alone knows: none is unknown."""
         history = states.all_token_ids.gpu
         place = self.requests.tables.num_tokens.index_select(0, edited.mirror).unsqueeze(1) + self._steps
         is_new = place < states.total_len.gpu.index_select(0, edited.slots).unsqueeze(1)
         tokens = history[edited.slots.unsqueeze(1), place.clamp_(max=history.shape[1] - 1)]
         self._append(edited.mirror, torch.where(is_new, tokens, self._no_token))
+        return []
 
     def _append(self, mirror: Tensor, tokens: Tensor) -> None:
         append = self.requests.appender
@@ -398,12 +399,7 @@ class Edits:
 
     def catch_up(self, edited: EditedRows | None) -> bool:
         """Append the tokens of earlier steps as :meth:`follow` does, from vLLM's own history."""
-
-        def append(mirror: Mirror, rows: EditedRows) -> list[int]:
-            mirror.catch_up(rows, self._requests)
-            return []
-
-        return self._append(edited, append)
+        return self._append(edited, lambda mirror, rows: mirror.catch_up(rows, self._requests))
 
     def _append(self, edited: EditedRows | None, append: Callable[[Mirror, EditedRows], list[int]]) -> bool:
         if self._mirror is None or edited is None:

@@ -21,7 +21,7 @@ from tokendraw_vllm._engine import SEAMS, DraftSetup, is_whole
 from tokendraw_vllm._parts import LeftAlone, Names, choose_for_all, names_or_reason
 from tokendraw_vllm._replacement import Replacement, choose, load
 from tokendraw_vllm.v2.edits import choose_processor, load_processor
-from tokendraw_vllm.v2.logprobs import choose_scorer, load_scorer, max_best_of, may_need_processed
+from tokendraw_vllm.v2.logprobs import are_processed, choose_scorer, load_scorer, max_best_of
 from tokendraw_vllm.v2.metadata import example_batches
 
 _LOGITS_PADDING = 64
@@ -77,9 +77,9 @@ class Setup:
             max_requests=max_requests,
             dtype=dtype if isinstance(dtype, torch.dtype) else torch.float32,
             use_fp64=bool(options.use_fp64_gumbel),
-            threshold=may_need_processed(mode, options.return_sampling_mask),
+            threshold=bool(options.return_sampling_mask or are_processed(mode)),
             logprobs_mode=mode,
-            scores_processed=may_need_processed(mode, return_sampling_mask=False),
+            scores_processed=are_processed(mode),
             max_best=max_best_of(config),
             batch_invariant=bool(envs.VLLM_BATCH_INVARIANT),
             drafts=drafts,

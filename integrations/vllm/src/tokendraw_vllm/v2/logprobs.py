@@ -21,7 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -226,24 +225,16 @@ def load_scorer(
 _INF = float("inf")
 
 
-def may_need_processed(logprobs_mode: str, return_sampling_mask: bool) -> bool:
-    """Return whether vLLM may read filtered logits at all."""
+def are_processed(logprobs_mode: str) -> bool:
+    """Return whether log-probabilities of a mode are those of filtered logits."""
     from vllm.config.model import PROCESSED_LOGPROBS_MODES
 
-    return bool(return_sampling_mask or logprobs_mode in PROCESSED_LOGPROBS_MODES)
+    return logprobs_mode in PROCESSED_LOGPROBS_MODES
 
 
-def needs_processed(sampler: Any, return_logprobs: bool) -> bool:
+def needs_processed(sampler: Any, returns_logprobs: Callable[[], bool]) -> bool:
     """Return whether vLLM reads the filtered logits of a batch."""
-    mode = sampler.logprobs_mode if return_logprobs else ""
-    return may_need_processed(mode, sampler.return_sampling_mask)
-
-
-def drafts_need_processed(sampler: Any, requests: np.ndarray) -> bool:
-    """Return whether vLLM reads the filtered logits of a batch with drafts."""
-    if not may_need_processed(sampler.logprobs_mode, sampler.return_sampling_mask):
-        return False
-    return needs_processed(sampler, sampler.get_logprobs_dims(requests) is not None)
+    return bool(sampler.return_sampling_mask or (are_processed(sampler.logprobs_mode) and returns_logprobs()))
 
 
 def processed_logits(logits: Tensor, output: SamplerOutput | VerifyOutput, temperature: Tensor) -> Tensor:

@@ -170,14 +170,10 @@ class BatchSummaries:
         return batch
 
     def _is_plain(self, requests: np.ndarray) -> bool:
-        states = self._states
-        return not (
-            self._rules.active(requests)
-            or states.any_explicit_seed(requests)
-            or (states.top_k.np[requests] < states.vocab_size).any()
-            or (states.top_p.np[requests] < 1.0).any()
-            or (states.min_p.np[requests] > 0.0).any()
-        )
+        rules = self._rules.active(requests)
+        facts = batch_facts(self._states, requests, rules)
+        has_filters = facts.max_top_k or facts.any_top_p or facts.any_min_p
+        return not (rules or has_filters or self._states.any_explicit_seed(requests))
 
 
 class RequestColumns:

@@ -131,16 +131,16 @@ class Rules:
 
     def log_lost(self, requests: np.ndarray, reason: str) -> None:
         """Name the rules of requests that vLLM draws in the log."""
-        if self._by_slot:
-            asked = [self._by_slot[slot] for slot in requests.tolist() if slot in self._by_slot]
-            _parts.log_lost(_names(asked), reason)
+        _parts.log_lost(_names(self._asked(requests)), reason)
 
     def active(self, requests: np.ndarray) -> tuple[str, ...]:
         """Return the names of the rules that a batch of requests may ask for, sorted."""
-        if not self._by_slot:
-            return ()
-        asked = [self._by_slot[slot] for slot in requests.tolist() if slot in self._by_slot]
-        return tuple(sorted({name for params in asked for name in rule_values(params)}))
+        return tuple(sorted({name for params in self._asked(requests) for name in rule_values(params)}))
+
+    def _asked(self, requests: np.ndarray) -> list[SamplingParams]:
+        if not self._by_slot:  # as nearly always
+            return []
+        return [self._by_slot[slot] for slot in requests.tolist() if slot in self._by_slot]
 
     def refresh(self) -> None:
         """Write what has changed into the columns, on the current stream, without waiting."""
