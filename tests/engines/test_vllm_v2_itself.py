@@ -357,7 +357,7 @@ def test_a_verification_is_edited_as_vllm_s_kernels_do_it_draft_by_draft():
 
     def compared(logits, edited, drafts=None):
         ours = apply(logits, edited, drafts)
-        same_logits(ours, engine.edited_rows(logits, engine.drafted(order, [DRAFTS[slot] for slot in order])))
+        same_logits(ours, engine.edited_rows(logits, engine.rows(order, [DRAFTS[slot] for slot in order])))
         checked.append(len(ours))
         return ours
 

@@ -160,7 +160,7 @@ def test_no_draft_and_no_verification_compiles_a_kernel(started, monkeypatch, ke
         for count, drafts in ((1, [[1]]), (1, [[1, 2, 3]]), (8, [[1], []]), (SLOTS, [[1, 2, 3]])):
             ids = (drafts * SLOTS)[:count]
             rows = vllm_stand_in.model_logits(sum(len(each) + 1 for each in ids), vocab_size)
-            engine.rejection_sampler(rows, engine.drafted(list(range(count)), ids), kept)
+            engine.rejection_sampler(rows, engine.rows(list(range(count)), ids), kept)
             assert compilations(kernels) == compiled, (kind, count, drafts)
         for rows in (1, 5, SLOTS) if drawn else ():
             vllm_stand_in.draft(

@@ -92,25 +92,37 @@ class Engine:
         self.states.remove_request(str(slot))
         del self.tokens[slot]
 
-    def batch(self, slots: Sequence[int], positions: Sequence[int]) -> types.SimpleNamespace:
-        """The rows of a step, as far as the sampler reads them."""
-        rows = len(slots)
-        mapping = torch.tensor(slots, dtype=torch.int64, device=DEVICE)
-        place = torch.arange(rows, device=DEVICE)
-        lengths = torch.tensor(positions, dtype=torch.int32, device=DEVICE) + 1
+    def batch(
+        self, slots: Sequence[int], positions: Sequence[int], fed: Sequence[Sequence[int]] | None = None
+    ) -> types.SimpleNamespace:
+        """The rows of a step, as far as the sampler reads them: request after request.
+
+        :param positions: those of the first row of each request.
+        :param fed: the tokens of its rows; None: a row each, of token 0.
+        """
+        fed = [[0]] * len(slots) if fed is None else fed
+        counts = [len(each) for each in fed]
+        request = np.repeat(np.arange(len(slots)), counts)
+        offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        steps = np.arange(offsets[-1]) - offsets[request]
+        first = np.array(positions, dtype=np.int64)
+
+        def uploaded(values: Any, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+            return torch.tensor(np.asarray(values), dtype=dtype, device=DEVICE)
+
         return types.SimpleNamespace(
-            num_reqs=rows,
-            expanded_idx_mapping=mapping,
-            idx_mapping=mapping,
+            num_reqs=len(slots),
+            idx_mapping=uploaded(slots, torch.int64),
             idx_mapping_np=np.array(slots),
-            cu_num_logits=torch.arange(rows + 1, dtype=torch.int32, device=DEVICE),
-            cu_num_logits_np=np.arange(rows + 1, dtype=np.int32),
-            expanded_local_pos=torch.zeros(rows, dtype=torch.int32, device=DEVICE),
-            positions=torch.tensor(positions, dtype=torch.int64, device=DEVICE),
-            logits_indices=place,
-            input_ids=torch.zeros(rows, dtype=torch.int32, device=DEVICE),
-            seq_lens=lengths,
-            seq_lens_cpu_upper_bound=lengths.cpu(),
+            expanded_idx_mapping=uploaded(np.array(slots)[request], torch.int64),
+            expanded_local_pos=uploaded(steps),
+            cu_num_logits=uploaded(offsets),
+            cu_num_logits_np=offsets,
+            positions=uploaded(first[request] + steps, torch.int64),
+            input_ids=uploaded([token for each in fed for token in each]),
+            logits_indices=uploaded(np.arange(offsets[-1]), torch.int64),
+            seq_lens=uploaded(first + counts),
+            seq_lens_cpu_upper_bound=torch.tensor(first + counts, dtype=torch.int32),
         )
 
     def step(self, logits: torch.Tensor, slots: Sequence[int], positions: Sequence[int]) -> Any:
@@ -122,12 +134,13 @@ class Engine:
         tokens: list[int] = self.step(logits, slots, positions).sampled_token_ids.flatten().tolist()
         return tokens
 
-    def rows(self, slots: Sequence[int]) -> Any:
-        """The batch of the next tokens of requests."""
-        batch = self.batch(slots, [len(self.tokens[slot]) - 1 for slot in slots])
-        fed = [self.tokens[slot][-1] for slot in slots]
-        batch.input_ids = torch.tensor(fed, dtype=torch.int32, device=DEVICE)
-        return batch
+    def rows(self, slots: Sequence[int], drafts: Sequence[Sequence[int]] | None = None) -> Any:
+        """The batch of the next tokens of requests, or of a verification of their drafts."""
+        fed = [
+            [self.tokens[slot][-1], *each]
+            for slot, each in zip(slots, drafts or [[]] * len(slots), strict=True)
+        ]
+        return self.batch(slots, [len(self.tokens[slot]) - 1 for slot in slots], fed)
 
     def decode(self, logits: torch.Tensor, slots: Sequence[int]) -> list[int]:
         """Draw a token for each request, and have vLLM count it."""
@@ -197,33 +210,6 @@ class DraftingEngine(Engine):
         if self.rejection_sampler is None:
             self.rejection_sampler = RejectionSampler(self.sampler, speculative, DEVICE)
 
-    def drafted(self, slots: Sequence[int], drafts: Sequence[Sequence[int]]) -> Any:
-        """The batch of a verification: rows of request after request."""
-        counts = [len(each) + 1 for each in drafts]
-        request = np.repeat(np.arange(len(slots)), counts)
-        offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-        steps = np.arange(offsets[-1]) - offsets[request]
-        lengths = np.array([len(self.tokens[slot]) for slot in slots])
-        fed = [[self.tokens[slot][-1], *each] for slot, each in zip(slots, drafts, strict=True)]
-
-        def uploaded(values: Any, dtype: torch.dtype) -> torch.Tensor:
-            return torch.tensor(np.asarray(values), dtype=dtype, device=DEVICE)
-
-        return types.SimpleNamespace(
-            num_reqs=len(slots),
-            idx_mapping=uploaded(slots, torch.int64),
-            idx_mapping_np=np.array(slots),
-            expanded_idx_mapping=uploaded(np.array(slots)[request], torch.int64),
-            expanded_local_pos=uploaded(steps, torch.int32),
-            cu_num_logits=uploaded(offsets, torch.int32),
-            cu_num_logits_np=offsets,
-            positions=uploaded(lengths[request] - 1 + steps, torch.int64),
-            input_ids=uploaded([token for each in fed for token in each], torch.int32),
-            logits_indices=uploaded(np.arange(offsets[-1]), torch.int64),
-            seq_lens=uploaded(lengths + np.array(counts) - 1, torch.int32),
-            seq_lens_cpu_upper_bound=torch.tensor(lengths + np.array(counts) - 1, dtype=torch.int32),
-        )
-
     def verify(
         self,
         logits: torch.Tensor,
@@ -232,5 +218,5 @@ class DraftingEngine(Engine):
         draft_logits: torch.Tensor | None = None,
     ) -> list[list[int]]:
         """Verify drafts, and have vLLM count the rest."""
-        batch = self.drafted(slots, drafts)
+        batch = self.rows(slots, drafts)
         return self._count(batch, self.rejection_sampler(logits, batch, draft_logits))

@@ -11,6 +11,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import textwrap
 import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -42,6 +43,14 @@ REAL = (
 """Modules, and packages with all that is in them, that are taken from the sources."""
 
 
+FROM_STAND_IN = (
+    "vllm.config",
+    "vllm.config.model",
+    "vllm.distributed.parallel_state",
+    "vllm.v1.worker.gpu.model_states.interface",
+)
+
+
 class Platform:
     """What the sampler asks of a device."""
 
@@ -68,16 +77,6 @@ class Platform:
         raise AttributeError(name)
 
 
-class ModelState:
-    """A model without a sampler of its own."""
-
-    def __init__(self) -> None:
-        self.vllm_config = self.device = None
-
-    def custom_sampler(self, sampler: Any) -> Any:
-        return None
-
-
 class Envs(types.ModuleType):
     """vLLM's variables: all off, but for limits."""
 
@@ -99,14 +98,6 @@ def _stubs(device: torch.device) -> dict[str, types.ModuleType]:
 
     platform = Platform(device)
     contents: dict[str, dict[str, Any]] = {
-        "vllm.config": {"get_current_vllm_config_or_none": lambda: None},
-        "vllm.v1.worker.gpu.model_states.interface": {"ModelState": ModelState},
-        "vllm.config.model": {"PROCESSED_LOGPROBS_MODES": ("processed_logits", "processed_logprobs")},
-        "vllm.distributed.parallel_state": {
-            "model_parallel_is_initialized": lambda: False,
-            "get_pcp_group": lambda: None,
-            "get_tp_group": lambda: None,
-        },
         "vllm.platforms": {
             "current_platform": platform,
             "vllm_version_matches_substr": lambda _: False,
@@ -128,6 +119,9 @@ def _stubs(device: torch.device) -> dict[str, types.ModuleType]:
             "get_accelerator_view_from_cpu_tensor": None,
         },
     }
+    for name in FROM_STAND_IN:
+        contents[name] = {}
+        exec(textwrap.dedent(vllm_stand_in.MODULES[name]), contents[name])
     return {name: _mock(name, attributes) for name, attributes in contents.items()} | {
         "vllm.envs": Envs("vllm.envs")
     }
