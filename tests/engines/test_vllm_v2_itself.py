@@ -305,6 +305,21 @@ def same_logits(ours, theirs):
     assert ours.argmax(1).tolist() == theirs.argmax(1).tolist()
 
 
+def compared(engine, edited_by_vllm):
+    """Have the edits of an engine compared with vLLM's from now on, and return a list for their numbers of rows."""
+    edits, checked = engine.sampler._tokendraw._edits, []
+    apply = edits.apply
+
+    def apply_and_compare(logits, edited, drafts=None):
+        ours = apply(logits, edited, drafts)
+        same_logits(ours, edited_by_vllm(logits, edited))
+        checked.append(len(ours))
+        return ours
+
+    edits.apply = apply_and_compare
+    return checked
+
+
 @pytest.fixture(params=["native", "triton-gumbel"])
 def processor(request):
     if request.param == "native":
@@ -322,16 +337,9 @@ def test_tokendraw_edits_as_vllm_s_kernels_do(output, processor):
         engine.sampler._tokendraw._edits._processor = processor
     for slot, edits in REQUESTS.items():
         engine.start(slot, PROMPT, output, seed=slot, **edits)
-    edits, checked = engine.sampler._tokendraw._edits, []
-    apply = edits.apply
-
-    def compared(logits, edited):
-        ours = apply(logits, edited)
-        same_logits(ours, engine.edited(logits, slots)[edited.places])
-        checked.append(len(ours))
-        return ours
-
-    edits.apply = compared
+    checked = compared(
+        engine, lambda logits, edited: engine.edited(logits, engine.rows(slots))[edited.places]
+    )
     for step in range(7):
         slots = ([0, 1, 2, 3, 4, 5, 6], [5, 3, 1, 6], [2, 4, 0])[step % 3]
         logits = model_logits(len(slots), step)
@@ -352,21 +360,13 @@ def test_a_verification_is_edited_as_vllm_s_kernels_do_it_draft_by_draft():
     for slot, edits in REQUESTS.items():
         engine.start(slot, PROMPT, (), seed=slot, **edits)
     engine.decode(model_logits(7, 99), list(range(7)))  # vLLM drops drafts of the step after a prompt
-    edits, checked = engine.sampler._tokendraw._edits, []
-    apply = edits.apply
-
-    def compared(logits, edited, drafts=None):
-        ours = apply(logits, edited, drafts)
-        same_logits(ours, engine.edited_rows(logits, engine.rows(order, [DRAFTS[slot] for slot in order])))
-        checked.append(len(ours))
-        return ours
-
-    edits.apply = compared
+    checked = compared(engine, lambda logits, _: engine.edited(logits, engine.rows(order, drafts)))
     emitted = []
     for step in range(5):
         order = ([0, 1, 2, 3, 4, 5, 6], [5, 3, 1, 6])[step % 2]
-        logits = model_logits(sum(len(DRAFTS[slot]) + 1 for slot in order), step)
-        emitted += engine.verify(logits, order, [DRAFTS[slot] for slot in order])
+        drafts = [DRAFTS[slot] for slot in order]
+        logits = model_logits(sum(len(each) + 1 for each in drafts), step)
+        emitted += engine.verify(logits, order, drafts)
     assert checked == [20, 12, 20, 12, 20]
     assert max(map(len, emitted)) > 1
 

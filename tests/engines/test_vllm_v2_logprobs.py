@@ -5,6 +5,7 @@ test_vllm_v2_itself.py compares the values with those of vLLM's kernels.
 
 import importlib
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 import tokendraw
 import tokendraw_vllm
 import vllm_stand_in
+from call_tables import pairs
 from calling import CPU
 from tokendraw_vllm._parts import LeftAlone
 from tokendraw_vllm.v2 import logprobs
@@ -61,22 +63,11 @@ IDS = SimpleNamespace(
 """vLLM's ``LogprobTokenIdsState``."""
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        (LOGITS, MOST + 1, TOKENS),
-        (LOGITS, V, TOKENS),
-        (LOGITS[:0], 1, TOKENS[:0]),
-        (LOGITS.to("meta"), 1, TOKENS),
-        (LOGITS, 1, TOKENS, None, IDS, torch.arange(3), 1),
-        (LOGITS, 1, TOKENS, None, None, None, 0, True),
-    ],
-    ids=["above max_logprobs", "all", "no rows", "another device", "best beside ids", "another mode"],
-)
-def test_other_batches_are_vllms_and_later_ones_are_not(arguments):
+@pytest.mark.parametrize(("case", "arguments"), pairs(Path(__file__).with_name("vllm_scores_left_alone.txt")))
+def test_other_batches_are_vllms_and_later_ones_are_not(case, arguments):
     loaded()
     for caller in CALLERS:
-        assert is_vllms(function(caller)(*arguments))
+        assert is_vllms(function(caller)(*eval(arguments)))
         assert not is_vllms(function(caller)(LOGITS, 1, TOKENS))
 
 

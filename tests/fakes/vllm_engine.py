@@ -170,12 +170,8 @@ class Engine:
             self.tokens[slot] += tokens
         return emitted
 
-    def edited(self, logits: torch.Tensor, slots: Sequence[int]) -> torch.Tensor:
-        """The logits as vLLM's own kernels edit, divide and filter them: [rows, V] float32."""
-        return self.edited_rows(logits, self.rows(slots))
-
-    def edited_rows(self, logits: torch.Tensor, batch: Any) -> torch.Tensor:
-        """The same for the rows of a batch."""
+    def edited(self, logits: torch.Tensor, batch: Any) -> torch.Tensor:
+        """The logits of a batch as vLLM's own kernels edit, divide and filter them: [rows, V] float32."""
         edited: torch.Tensor = self.sampler.apply_sampling_params(
             logits,
             batch.expanded_idx_mapping,

@@ -85,6 +85,8 @@ class Case:
     """One for each request; fewer are repeated."""
     as_vllm: bool = False
     """Whether tokens, log-probabilities and reasons to stop equal those without the adapter."""
+    is_run_by_v1: bool = False
+    """Whether the V1 runner runs it too."""
     is_run_alone: bool = True
     """Whether the case runs without the adapter too. vLLM's kernel that draws behind a rejected draft of a draft model
     does not run in Triton's interpreter."""
@@ -105,18 +107,4 @@ CASES: dict[str, Case] = {
     name: eval(case) for name, case in call_tables.pairs(Path(__file__).with_suffix(".txt"))
 }
 
-V1_CASES = (
-    "greedy",
-    "one token",
-    "greedy beside one token",
-    "seed alone",
-    "seed in a batch",
-    "seed with logprobs",
-    "unfiltered, seed alone",
-    "unfiltered, seed in a batch",
-    "logit bias",
-    "allowed ids",
-    "first tokens",
-    "draws",
-)
-"""Those that run in the V1 runner too."""
+V1_CASES = tuple(name for name, case in CASES.items() if case.is_run_by_v1)

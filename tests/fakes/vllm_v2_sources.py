@@ -51,39 +51,17 @@ FROM_STAND_IN = (
 )
 
 
-class Platform:
-    """What the sampler asks of a device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device_type = device.type
-        self.simple_compile_backend = "eager"
-
-    def is_cuda(self) -> bool:
-        return self.device_type == "cuda"
-
-    is_cuda_alike = is_cuda
-
-    def num_compute_units(self, device_id: int | None = 0) -> int:
-        if self.device_type == "cuda":
-            return torch.cuda.get_device_properties(device_id or 0).multi_processor_count
-        return 4
-
-    def get_device_capability(self, *_: Any) -> Any:
-        return MagicMock(major=9, minor=0, as_version_str=lambda: "9.0")
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith(("is_", "supports_", "has_")):
-            return lambda *arguments, **named: False
-        raise AttributeError(name)
+def _of_platform(name: str) -> Any:
+    if name.startswith(("is_", "supports_", "has_")):
+        return lambda *_, **__: False
+    raise AttributeError(name)
 
 
-class Envs(types.ModuleType):
+def _of_envs(name: str) -> Any:
     """vLLM's variables: all off, but for limits."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("VLLM_"):
-            return 8 if "_MAX_" in name else False
-        raise AttributeError(name)
+    if name.startswith("VLLM_"):
+        return 8 if "_MAX_" in name else False
+    raise AttributeError(name)
 
 
 def host_to_device(
@@ -96,22 +74,31 @@ def _stubs(device: torch.device) -> dict[str, types.ModuleType]:
     import triton
     import triton.language
 
-    platform = Platform(device)
+    is_cuda = device.type == "cuda"
+    processors = torch.cuda.get_device_properties(0).multi_processor_count if is_cuda else 4
+    asked = {
+        "device_type": device.type,
+        "simple_compile_backend": "eager",
+        "is_cuda": lambda: is_cuda,
+        "is_cuda_alike": lambda: is_cuda,
+        "num_compute_units": lambda _=0: processors,
+        "get_device_capability": lambda *_: MagicMock(major=9, minor=0, as_version_str=lambda: "9.0"),
+    }
     contents: dict[str, dict[str, Any]] = {
         "vllm.platforms": {
-            "current_platform": platform,
+            "current_platform": _mock("platform", asked, _of_platform),
             "vllm_version_matches_substr": lambda _: False,
         },
         "vllm.sampling_params": {"SamplingParams": Parameters, "MAX_LOGPROB_TOKEN_IDS": 128},
         "vllm.triton_utils": {
             # its filters need more than the interpreter has, and have another way
-            "HAS_TRITON": device.type == "cuda",
+            "HAS_TRITON": is_cuda,
             "triton": triton,
             "tl": triton.language,
         },
         "vllm.utils.platform_utils": {
             "is_uva_available": lambda: False,
-            "num_compute_units": platform.num_compute_units,
+            "num_compute_units": asked["num_compute_units"],
         },
         "vllm.utils.torch_utils": {
             "PIN_MEMORY": False,
@@ -122,15 +109,14 @@ def _stubs(device: torch.device) -> dict[str, types.ModuleType]:
     for name in FROM_STAND_IN:
         contents[name] = {}
         exec(textwrap.dedent(vllm_stand_in.MODULES[name]), contents[name])
-    return {name: _mock(name, attributes) for name, attributes in contents.items()} | {
-        "vllm.envs": Envs("vllm.envs")
-    }
+    envs = {"vllm.envs": _mock("vllm.envs", {}, _of_envs)}
+    return envs | {name: _mock(name, attributes) for name, attributes in contents.items()}
 
 
-def _mock(name: str, attributes: dict[str, Any]) -> types.ModuleType:
-    """A module with some attributes, and a mock for the rest."""
+def _mock(name: str, attributes: dict[str, Any], other: Any = lambda _: MagicMock()) -> types.ModuleType:
+    """A module with some attributes, and others by their names."""
     module = types.ModuleType(name)
-    vars(module).update({"__getattr__": lambda _: MagicMock()} | attributes)
+    vars(module).update({"__getattr__": other} | attributes)
     return module
 
 
