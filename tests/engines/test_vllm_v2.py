@@ -108,17 +108,17 @@ def test_requests_beyond_the_limit_of_memory_are_edited_by_vllm_until_others_end
 
 
 @pytest.mark.parametrize(
-    ("options", "attributes", "draft_vocabulary"),
+    ("options", "draft_vocabulary"),
     [
-        ({"method": "synthetic"}, {}, None),
-        ({"method": "fly"}, {}, None),
-        ({}, {"watermark_key": 7}, None),
-        ({}, {}, V - 8),
+        ({"method": "synthetic"}, None),
+        ({"method": "fly"}, None),
+        ({"watermarks": "a key"}, None),
+        ({}, V - 8),
     ],
 )
-def test_other_ways_to_judge_drafts_are_vllms(calls, options, attributes, draft_vocabulary):
+def test_other_ways_to_judge_drafts_are_vllms(calls, options, draft_vocabulary):
     engine = DraftingEngine(V, K, **options)
-    vars(engine.rejection_sampler).update(attributes)
+    assert hasattr(engine.rejection_sampler, "_tokendraw") == ("watermarks" not in options)
     engine.start(0, seed=1)
     draft_logits = draft_vocabulary and torch.zeros(SLOTS, K, draft_vocabulary)
     assert engine.verify(batch(2), [0], [[1]], draft_logits=draft_logits) == [[VLLMS]]

@@ -41,6 +41,7 @@ class Engine:
         kind: str = "Sampler",
         dtype: torch.dtype = torch.float32,
         speculative: Any = None,
+        watermarks: Any = None,
         config: Any = None,
         **options: Any,
     ) -> None:
@@ -57,7 +58,8 @@ class Engine:
             device=DEVICE,
         )
         if config is None:
-            config = MagicMock(reasoning_config=None, speculative_config=speculative, watermark_config=None)
+            named = {"speculative_config": speculative, "watermark_config": watermarks}
+            config = MagicMock(reasoning_config=None, **named)
             config.model_config.max_model_len, config.model_config.dtype = 128, dtype
         make = getattr(sampler, kind)
         made = make(config, slots, vocab_size, DEVICE, self.states, **options)

@@ -311,10 +311,7 @@ REJECTION = """
         def __init__(self, sampler, spec_config, device, *, watermark_key=None):
             self.sampler, self.watermark_key = sampler, watermark_key
             self.num_speculative_steps = spec_config.num_speculative_tokens
-            method = spec_config.rejection_sample_method
-            self.use_block_verification = method == "block"
-            self.synthetic_conditional_rates = torch.ones(1) if method == "synthetic" else None
-            self.fly_window_size = 2 if method == "fly" else 0
+            self.use_block_verification = spec_config.rejection_sample_method == "block"
 
         def __call__(self, logits, rows, draft_logits=None):
             before = logits.clone()

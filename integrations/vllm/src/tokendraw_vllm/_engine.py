@@ -67,8 +67,7 @@ RUNNER.sample.logit_bias:LogitBiasState.add_request (self req_idx sampling_param
 RUNNER.sample.penalties:PenaltiesState.add_request (self req_idx sampling_params)
 {VERIFICATION}
 RUNNER.spec_decode.rejection_sampler:RejectionSampler (sampler spec_config device)
-RUNNER.spec_decode.rejection_sampler:RejectionSampler [sampler num_speculative_steps synthetic_conditional_rates]
-RUNNER.spec_decode.rejection_sampler:RejectionSampler [use_block_verification watermark_key]
+RUNNER.spec_decode.rejection_sampler:RejectionSampler [sampler num_speculative_steps use_block_verification]
 RUNNER.spec_decode.rejection_sampler:RejectionSampler._verify (self logits draft_logits draft_sampled pos \
 cu_num_logits idx_mapping idx_mapping_np expanded_idx_mapping expanded_local_pos seq_lens_upper_bound_np \
 verify_draft_sampled)
@@ -191,8 +190,6 @@ class DraftSetup(NamedTuple):
 
     most: int
     """K."""
-    verifies: bool
-    """Whether tokendraw has the way in which vLLM judges them."""
     mode: VerifyMode | None
     """The mode for drafts that were drawn; None: all are chosen."""
 
@@ -205,7 +202,6 @@ class DraftSetup(NamedTuple):
         mode: VerifyMode = "block" if given.rejection_sample_method == "block" else "rejection"
         return cls(
             given.num_speculative_tokens,
-            given.rejection_sample_method in _VERIFIED_METHODS,
             mode if given.draft_sample_method == "probabilistic" else None,
         )
 

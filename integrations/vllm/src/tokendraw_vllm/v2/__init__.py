@@ -38,7 +38,7 @@ from tokendraw_vllm.v2.loading import BackgroundLoad, Setup, load_during_weights
 from tokendraw_vllm.v2.logprobs import needs_processed
 from tokendraw_vllm.v2.proof import Proof
 from tokendraw_vllm.v2.rules import log_lost
-from tokendraw_vllm.v2.slots import ATTRIBUTE, Drawn, Slots, Verified
+from tokendraw_vllm.v2.slots import ATTRIBUTE, Slots, Verified
 
 Method = Callable[..., Any]
 
@@ -127,27 +127,15 @@ def _sampling(kind: Any) -> type:
         def sample(self, logits: Tensor, *given: Any, **keywords: Any) -> tuple[Tensor, Tensor]:
             slots = self._tokendraw
             if slots is not None and len(given) >= _SAMPLED:
-                rows, _, requests, pos, input_ids, _, lengths, *rest = given
+                rest = given[_SAMPLED:]
                 returns_logprobs = bool(rest[0] if rest else keywords.get("return_logprobs"))
-
-                def draw() -> tuple[Drawn, Tensor] | None:
-                    slots.needs_processed = needs_processed(self, lambda: returns_logprobs)
-                    slots.follow(requests, input_ids, pos, lengths)
-                    if slots.may_draw_raw(requests):
-                        drawn = slots.draw_raw(logits, rows, requests, pos)
-                        if drawn is not None:
-                            return drawn, logits
-                    if not slots.may_draw_edited(requests):
-                        return None
-                    edit = slots.editor(requests).apply_sampling_params
-                    edited = edit(logits, *given[:_SAMPLED], skip_top_k_top_p=True)
-                    return slots.draw(edited, rows, requests, pos, raw=False), edited
-
-                found = slots.attempt(_parts.SAMPLER, draw)
+                found = slots.attempt(
+                    _parts.SAMPLER, lambda: slots.draw(logits, given[:_SAMPLED], returns_logprobs)
+                )
                 if found is not None:
                     drawn, read = found
                     return drawn.token_ids, read if drawn.processed is None else drawn.processed
-                slots.log_undrawn(requests)
+                slots.log_undrawn(given[2])
             result: tuple[Tensor, Tensor] = super().sample(logits, *given, **keywords)
             return result
 
@@ -172,7 +160,7 @@ def _verifying(kind: Any) -> type:
                     if (
                         not slots.may_draw_raw(requests)
                         or slots.leaves_drafts(requests, logits.shape[0], are_drawn=are_drawn)
-                        or not _is_supported(self, draft_logits, logits.shape[1])
+                        or (draft_logits is not None and draft_logits.shape[-1] != logits.shape[1])
                     ):
                         return None
                     may_compact = getattr(self, "enable_adaptive_verification", False)
@@ -257,13 +245,3 @@ def _sampler_class() -> Any:
     from vllm.v1.worker.gpu.sample.sampler import Sampler
 
     return Sampler
-
-
-def _is_supported(sampler: Any, draft_logits: Tensor | None, vocab_size: int) -> bool:
-    """Return whether tokendraw has the way in which a ``RejectionSampler`` of vLLM judges drafts."""
-    return (
-        sampler.synthetic_conditional_rates is None
-        and not getattr(sampler, "fly_window_size", 0)
-        and sampler.watermark_key is None
-        and (draft_logits is None or draft_logits.shape[-1] == vocab_size)
-    )

@@ -17,7 +17,7 @@ import torch
 from tokendraw import Need, Sampler
 from tokendraw.plugin import GumbelDtype, LogprobsMode
 from tokendraw_vllm import _parts
-from tokendraw_vllm._engine import SEAMS, DraftSetup, is_whole
+from tokendraw_vllm._engine import SEAMS, DraftSetup, is_whole, verification_obstacle
 from tokendraw_vllm._parts import LeftAlone, Names, choose_for_all, names_or_reason
 from tokendraw_vllm._replacement import Replacement, choose, load
 from tokendraw_vllm.v2.edits import choose_processor, load_processor
@@ -65,8 +65,8 @@ class Setup:
 
         parts, drafts = set(filter(is_whole, SEAMS)), DraftSetup.of(config)
         if envs.VLLM_BATCH_INVARIANT:
-            parts -= {_parts.EDITING, _parts.VERIFICATION, _parts.DRAFTING}
-        if drafts is None or not drafts.verifies:
+            parts.discard(_parts.EDITING)
+        if drafts is None or verification_obstacle(config) is not None:
             parts -= {_parts.VERIFICATION, _parts.DRAFTING}
         elif drafts.mode is None:
             parts.discard(_parts.DRAFTING)

@@ -147,28 +147,15 @@ class Proof:
     def _draft(self) -> None:
         from vllm.v1.worker.gpu.spec_decode.speculator import gumbel_sample
 
-        setup, batch, logits = (
-            self.setup,
-            _Batch(self.make, _PLAIN, 0, self.setup.device),
-            self._logits(len(_PLAIN), 0),
-        )
+        setup, logits = self.setup, self._logits(len(_PLAIN), 0)
+        batch = _Batch(self.make, _PLAIN, 0, setup.device)
         assert setup.drafts is not None
         step, states = setup.drafts.most - 1, batch.sampler.sampling_states
         cache = logits.new_zeros(len(_PLAIN), step + 1, setup.vocab_size)
         mapping, slots, _, positions, *_ = batch.layout
         column = torch.tensor(step, device=setup.device)
-        given = (
-            logits,
-            mapping,
-            states.temperature.gpu,
-            states.seeds.gpu,
-            positions,
-            True,
-            True,
-            cache,
-            column,
-        )
-        tokens = gumbel_sample(*given, use_fp64=setup.use_fp64)
+        given = logits, mapping, states.temperature.gpu, states.seeds.gpu, positions
+        tokens = gumbel_sample(*given, True, True, cache, column, use_fp64=setup.use_fp64)
         if not torch.equal(cache[slots.long(), step], logits):
             raise PluginError("the logits of drafts are not kept by slot and step")
         asked = [{"temperature": each.get("temperature", 1.0)} for each in _PLAIN]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from tokendraw_vllm import _parts
 from tokendraw_vllm._replacement import Replacement
 from tokendraw_vllm.v2.drafts import DraftLayouts, VerifiedRows
 from tokendraw_vllm.v2.edits import Edits, have_notes
-from tokendraw_vllm.v2.logprobs import processed_logits
+from tokendraw_vllm.v2.logprobs import needs_processed, processed_logits
 from tokendraw_vllm.v2.metadata import BatchSummaries, RequestColumns
 from tokendraw_vllm.v2.rules import NOT_REPLACED, Orders, Rules
 
@@ -115,19 +115,32 @@ class Slots:
             return None
         return self._replacement.attempt(part, step)
 
-    def follow(self, requests: np.ndarray, input_ids: Tensor, positions: Tensor, lengths: np.ndarray) -> None:
-        """Append the tokens of earlier steps to the requests that tokendraw edits: see :meth:`Mirror.follow`."""
+    def draw(
+        self, logits: Tensor, given: Sequence[Any], returns_logprobs: bool
+    ) -> tuple[Drawn, Tensor] | None:
+        """Draw in the place of ``sample``; None where vLLM draws.
+
+        :param given: arguments of ``sample`` behind the logits.
+        :returns: the draw, and the logits that it was made from.
+        """
+        rows, _, requests, positions, input_ids, _, lengths = given
+        self.needs_processed = needs_processed(self._sampler, lambda: returns_logprobs)
         if self._edits.follow(self._batches.of(requests).edited, input_ids, positions, lengths):
             self._batches.clear()
+        if self.may_draw_raw(requests):
+            drawn = self._draw_raw(logits, rows, requests, positions)
+            if drawn is not None:
+                return drawn, logits
+        if not self._may_draw_edited(requests):
+            return None
+        editor = self._sampler
+        if self._orders.any(requests):
+            self._parameters.refresh()
+            editor = self._orders.editor(self._sampler)
+        edited = editor.apply_sampling_params(logits, *given, skip_top_k_top_p=True)
+        return self._draw(edited, rows, requests, positions, raw=False), edited
 
-    def editor(self, requests: np.ndarray) -> Any:
-        """Return vLLM's sampler, to edit a batch of requests: without the parameters that tokendraw applies."""
-        if not self._orders.any(requests):
-            return self._sampler
-        self._parameters.refresh()
-        return self._orders.editor(self._sampler)
-
-    def may_draw_edited(self, requests: np.ndarray) -> bool:
+    def _may_draw_edited(self, requests: np.ndarray) -> bool:
         """Return whether a batch of requests can be drawn behind vLLM's edits."""
         if self.all_greedy(requests) or (self.needs_processed and self._orders.any(requests)):
             return False  # vLLM would not have divided the logits that it reads
@@ -149,32 +162,32 @@ class Slots:
         """Return whether a batch of requests can be drawn from the model's logits."""
         return self._raw and self._batches.of(requests).may_draw_raw
 
-    def draw_raw(
+    def _draw_raw(
         self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor
     ) -> Drawn | None:
         """Draw from the model's logits [rows, V], those with edits from an edited copy of their rows.
 
         A row with edits is drawn beside the others too, without them, and that token is dropped: to leave the row out
-        would copy all others. The arguments and the result are those of :meth:`draw`.
+        would copy all others. The arguments and the result are those of :meth:`_draw`.
         """
         edited = self._batches.of(requests).edited
         if edited is None:
-            return self.draw(logits, slot_of_row, requests, positions, raw=True)
+            return self._draw(logits, slot_of_row, requests, positions, raw=True)
         floats = self._edits.apply(logits, edited)
         if floats is None:
             self._batches.clear()
             return None
         if len(floats) == len(logits):
-            return self.draw(floats, slot_of_row, requests, positions, raw=True)
-        drawn = self.draw(logits, slot_of_row, requests, positions, raw=True)
-        own = self.draw(floats, edited.slots, edited.requests, edited.of(positions), raw=True)
+            return self._draw(floats, slot_of_row, requests, positions, raw=True)
+        drawn = self._draw(logits, slot_of_row, requests, positions, raw=True)
+        own = self._draw(floats, edited.slots, edited.requests, edited.of(positions), raw=True)
         edited.put(drawn.token_ids, own.token_ids)
         if drawn.processed is not None and own.processed is not None:
             edited.put(drawn.processed, own.processed)
         return drawn
 
     def catch_up(self, requests: np.ndarray) -> None:
-        """Append the tokens of earlier steps as :meth:`follow` does, before a verification."""
+        """Append the tokens of earlier steps, before a verification."""
         if self._edits.catch_up(self._batches.of(requests).edited):
             self._batches.clear()
 
@@ -220,7 +233,7 @@ class Slots:
         output = replacement.sampler.verify(logits, drafts(verifies=True), metadata, mode=mode)
         return Verified(output, self._processed(logits, output, rows.slot_of_row, rows.requests, raw=True))
 
-    def draw(
+    def _draw(
         self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor, *, raw: bool
     ) -> Drawn:
         """Draw a token in each row.
