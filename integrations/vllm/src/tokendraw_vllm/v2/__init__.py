@@ -24,21 +24,17 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from tokendraw.plugin import VerifyMode
 from tokendraw_vllm import _parts
 from tokendraw_vllm._engine import is_tested, is_whole
 from tokendraw_vllm._replacement import Replacement
 from tokendraw_vllm.v2 import drafts, logprobs
-from tokendraw_vllm.v2.drafts import VerifiedRows
 from tokendraw_vllm.v2.loading import BackgroundLoad, Setup, load_during_weights
-from tokendraw_vllm.v2.logprobs import needs_processed
 from tokendraw_vllm.v2.proof import Proof
 from tokendraw_vllm.v2.rules import log_lost
-from tokendraw_vllm.v2.slots import ATTRIBUTE, Slots, Verified
+from tokendraw_vllm.v2.slots import ATTRIBUTE, Slots
 
 Method = Callable[..., Any]
 
@@ -135,7 +131,7 @@ def _sampling(kind: Any) -> type:
                 if found is not None:
                     drawn, read = found
                     return drawn.token_ids, read if drawn.processed is None else drawn.processed
-                slots.log_undrawn(given[2])
+                slots.log_lost(given[2])
             result: tuple[Tensor, Tensor] = super().sample(logits, *given, **keywords)
             return result
 
@@ -150,33 +146,13 @@ def _verifying(kind: Any) -> type:
 
         def _verify(self, *given: Any, **keywords: Any) -> tuple[Tensor, Tensor, Tensor]:
             slots = self._tokendraw
-            requests: np.ndarray = given[6] if len(given) > 6 else keywords["idx_mapping_np"]
             if not keywords and len(given) == _VERIFIED:
-                logits, draft_logits, *_, judged = given
-
-                def verify() -> Verified | None:
-                    slots.catch_up(requests)
-                    are_drawn = draft_logits is not None
-                    if (
-                        not slots.may_draw_raw(requests)
-                        or slots.leaves_drafts(requests, logits.shape[0], are_drawn=are_drawn)
-                        or (draft_logits is not None and draft_logits.shape[-1] != logits.shape[1])
-                    ):
-                        return None
-                    may_compact = getattr(self, "enable_adaptive_verification", False)
-                    rows = VerifiedRows._make((*given[:5], requests, *given[7:9], judged, may_compact))
-                    slots.needs_processed = needs_processed(
-                        self.sampler, lambda: self.sampler.get_logprobs_dims(requests) is not None
-                    )
-                    mode: VerifyMode = "block" if self.use_block_verification else "rejection"
-                    return slots.verify(rows, self.num_speculative_steps, mode if are_drawn else "coupled")
-
-                verified = slots.attempt(_parts.VERIFICATION, verify)
+                verified = slots.attempt(_parts.VERIFICATION, lambda: slots.verify(self, given))
                 if verified is not None:
                     output, processed = verified
-                    read = logits if processed is None else processed
+                    read = given[0] if processed is None else processed
                     return read, output.token_ids, output.num_accepted + 1
-            slots.log_unverified(requests)
+            slots.log_lost(given[6] if len(given) > 6 else keywords["idx_mapping_np"], verifies=True)
             result: tuple[Tensor, Tensor, Tensor] = super()._verify(*given, **keywords)
             return result
 

@@ -85,7 +85,7 @@ class Slots:
         self._orders = Orders(self._states, device)
         self._parameters = RequestColumns(self._states, self._rules, self._orders, device)
         self._layouts = DraftLayouts()
-        self.needs_processed = False
+        self._needs_processed = False
         """Whether vLLM reads the filtered logits of the step that it has begun."""
         have_notes([self._states, *self._edits.states])  # last: behind it the flags are filled in here
 
@@ -124,7 +124,7 @@ class Slots:
         :returns: the draw, and the logits that it was made from.
         """
         rows, _, requests, positions, input_ids, _, lengths = given
-        self.needs_processed = needs_processed(self._sampler, lambda: returns_logprobs)
+        self._needs_processed = needs_processed(self._sampler, lambda: returns_logprobs)
         if self._edits.follow(self._batches.of(requests).edited, input_ids, positions, lengths):
             self._batches.clear()
         if self.may_draw_raw(requests):
@@ -142,21 +142,18 @@ class Slots:
 
     def _may_draw_edited(self, requests: np.ndarray) -> bool:
         """Return whether a batch of requests can be drawn behind vLLM's edits."""
-        if self.all_greedy(requests) or (self.needs_processed and self._orders.any(requests)):
+        if self._batches.of(requests).all_greedy or (self._needs_processed and self._orders.any(requests)):
             return False  # vLLM would not have divided the logits that it reads
         if not self._draws_itself:
             return True
         watermarking = getattr(self._sampler, "watermarking", None)
         return watermarking is not None and not watermarking.np[requests].any()
 
-    def log_undrawn(self, requests: np.ndarray) -> None:
-        """Name the rules of a batch in the log that vLLM draws."""
-        if not self.all_greedy(requests):
-            self._log_lost(requests, f"{self._name} of vLLM draws")
-
-    def all_greedy(self, requests: np.ndarray) -> bool:
-        """Return whether every request is greedy: vLLM draws greedy batches."""
-        return self._batches.of(requests).all_greedy
+    def log_lost(self, requests: np.ndarray, *, verifies: bool = False) -> None:
+        """Name the rules of a batch in the log that vLLM draws, or verifies; it draws greedy batches anyhow."""
+        if not self._batches.of(requests).all_greedy:
+            reason = "vLLM verifies" if verifies else f"{self._name} of vLLM draws"
+            self._rules.log_lost(requests, reason if self.can_draw() else NOT_REPLACED)
 
     def may_draw_raw(self, requests: np.ndarray) -> bool:
         """Return whether a batch of requests can be drawn from the model's logits."""
@@ -186,52 +183,52 @@ class Slots:
             edited.put(drawn.processed, own.processed)
         return drawn
 
-    def catch_up(self, requests: np.ndarray) -> None:
-        """Append the tokens of earlier steps, before a verification."""
+    def verify(self, verifier: Any, given: Sequence[Any]) -> Verified | None:
+        """Verify the drafts of a batch in the place of ``_verify``; None after a failed edit, or if vLLM verifies.
+
+        :param verifier: vLLM's ``RejectionSampler``.
+        :param given: all arguments of ``_verify``.
+        """
+        logits, draft_logits, requests, judged = given[0], given[1], given[6], given[10]
         if self._edits.catch_up(self._batches.of(requests).edited):
             self._batches.clear()
-
-    def leaves_drafts(self, requests: np.ndarray, rows: int, *, are_drawn: bool) -> bool:
-        """Return whether vLLM verifies a batch without filters: few rows, or drawn drafts.
-
-        vLLM needs less time of the host for few rows, and reads the logits of drawn drafts as they are. Requests with a
-        seed are never left to vLLM: beside chosen drafts their texts are those of a run without drafts.
-
-        :param rows: number of the batch's logits rows.
-        """
-        return (are_drawn or rows <= MOST_PLAIN_ROWS) and self._batches.of(requests).is_plain
-
-    def log_unverified(self, requests: np.ndarray) -> None:
-        """Name the rules of a batch in the log whose drafts vLLM verifies."""
-        if not self.all_greedy(requests):
-            self._log_lost(requests, "vLLM verifies")
-
-    def verify(self, rows: VerifiedRows, most: int, mode: VerifyMode) -> Verified | None:
-        """Verify the drafts of a batch; None after a failed edit, or if vLLM verifies.
-
-        :param most: K.
-        """
-        replacement, batch = self._replacement, self._batches.of(rows.requests)
-        if replacement is None or _parts.VERIFICATION not in replacement.serves:
+        replacement, batch = self._replacement, self._batches.of(requests)
+        if (
+            replacement is None
+            or _parts.VERIFICATION not in replacement.serves
+            or not self.may_draw_raw(requests)
+            or (draft_logits is not None and draft_logits.shape[-1] != logits.shape[1])
+        ):
             return None
-        metadata = self._metadata(rows.requests, rows.slot_of_row, rows.positions, raw=True)
+        # vLLM needs less time of the host for few rows without filters, and reads the logits of drawn drafts as they
+        # are. Beside chosen drafts the texts of requests with a seed are those of a run without drafts.
+        if batch.is_plain and (draft_logits is not None or len(logits) <= MOST_PLAIN_ROWS):
+            return None
+        self._needs_processed = needs_processed(
+            self._sampler, lambda: self._sampler.get_logprobs_dims(requests) is not None
+        )
+        may_compact = getattr(verifier, "enable_adaptive_verification", False)
+        rows = VerifiedRows._make((*given[:5], requests, *given[7:9], judged, may_compact))
+        most = verifier.num_speculative_steps
+        by_probabilities: VerifyMode = "block" if verifier.use_block_verification else "rejection"
+        mode = "coupled" if draft_logits is None else by_probabilities
+        metadata = self._metadata(requests, rows.slot_of_row, rows.positions, raw=True)
         temperature = self._parameters.columns["temperature"]  # as the metadata has brought it
 
         @functools.cache
         def drafts(verifies: bool) -> Drafts:
             return self._layouts.lay_out(rows, most, temperature, verifies=verifies)
 
-        logits = rows.logits
         if batch.edited is not None:
             # chosen drafts that no grammar refuses are laid out once
-            is_shared = rows.refuses_none and rows.draft_logits is None
+            is_shared = rows.refuses_none and draft_logits is None
             floats = self._edits.apply(logits, batch.edited, lambda: drafts(verifies=is_shared))
             if floats is None:
                 self._batches.clear()
                 return None
             logits = floats
         output = replacement.sampler.verify(logits, drafts(verifies=True), metadata, mode=mode)
-        return Verified(output, self._processed(logits, output, rows.slot_of_row, rows.requests, raw=True))
+        return Verified(output, self._processed(logits, output, rows.slot_of_row, requests, raw=True))
 
     def _draw(
         self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor, *, raw: bool
@@ -262,16 +259,13 @@ class Slots:
         raw: bool,
     ) -> Tensor | None:
         """Write the filtered logits [rows, V] of a draw or a verification, where vLLM reads them."""
-        if not self.needs_processed:
+        if not self._needs_processed:
             return None
         temperature = self._parameters.columns["temperature"].index_select(0, slot_of_row)
         processed = processed_logits(logits, output, temperature)
         if raw:
             self._states.apply_temperature(processed, slot_of_row, requests)
         return processed
-
-    def _log_lost(self, requests: np.ndarray, reason: str) -> None:
-        self._rules.log_lost(requests, reason if self.can_draw() else NOT_REPLACED)
 
     def _metadata(
         self, requests: np.ndarray, slot_of_row: Tensor, positions: Tensor, *, raw: bool
