@@ -167,7 +167,7 @@ def _slots(sampler: Any, config: Any, device: torch.device) -> Slots:
     loading: BackgroundLoad | None = getattr(requests, ATTRIBUTE, None)
     if loading is None or loading.setup != setup:
         loading = BackgroundLoad(setup)
-    if setup.drafts is not None and is_whole(_parts.DRAFTING):
+    if setup.drafts is not None and setup.drafts.mode is not None and is_whole(_parts.DRAFTING):
         drafts.install(setup.device, states.vocab_size, loading.result)
 
     def make(count: int) -> tuple[Any, Any]:
