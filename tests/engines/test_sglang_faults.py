@@ -23,7 +23,10 @@ from tokendraw_sglang import _engine, _registration
 pytestmark = pytest.mark.usefixtures("sglang")
 V, WIDTH = 100, 4
 BEST = [11, 22, 33]
-AGAIN = "without seeds per request; restart it to draw through tokendraw again"
+GOES_ON = (
+    "SGLang goes on with its own sampling backend 'pytorch', without seeds per request; restart it to draw through "
+    "tokendraw again"
+)
 OWN_BACKEND = "It samples with its backend 'pytorch'"
 OWN_SCORES = "SGLang computes log-probabilities from now on"
 
@@ -269,14 +272,8 @@ def failing(monkeypatch):
 
 
 FAILURES = {
-    "sample": (
-        RuntimeError("illegal\nshape"),
-        f"'native' raised RuntimeError: illegal shape. SGLang goes on with its own sampling backend 'pytorch', {AGAIN}",
-    ),
-    "warmup": (
-        ValueError("no compiler."),
-        f"'native' raised ValueError: no compiler. SGLang goes on with its own sampling backend 'pytorch', {AGAIN}",
-    ),
+    "sample": (RuntimeError("illegal\nshape"), f"'native' raised RuntimeError: illegal shape. {GOES_ON}"),
+    "warmup": (ValueError("no compiler."), f"'native' raised ValueError: no compiler. {GOES_ON}"),
     "score": (ValueError("no scorer."), f"a score raised ValueError: no scorer. {OWN_SCORES}"),
 }
 

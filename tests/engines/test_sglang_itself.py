@@ -21,12 +21,10 @@ def test_its_plugin_loader_registers_the_adapter_and_applies_the_hooks():
     from sglang.srt.plugins.hook_registry import HookRegistry
 
     assert set(_CUSTOM_SAMPLER_FACTORIES) == {"tokendraw"}
-    batch, methods = (
-        "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo",
-        ("filter_batch", "merge_batch"),
-    )
+    batch = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
+    methods = ("filter_batch", "merge_batch", "from_schedule_batch", "copy_for_forward")
     assert HookRegistry._patched - {*_TARGETS} == {
-        *(f"{batch}.{name}" for name in (*methods, "from_schedule_batch", "copy_for_forward")),
+        *(f"{batch}.{name}" for name in methods),
         "sglang.srt.sampling.sampling_params.SamplingParams.verify",
     }
 

@@ -157,14 +157,9 @@ def assert_same(logits, ours, theirs, is_emitted=None):
         assert (mine is None) == (other is None), name
         if mine is None:
             continue
-        triples = list(
-            zip(
-                mine.view(-1) if name == "logprobs" else mine,
-                other if name != "logprobs" else other.view(-1),
-                logits,
-                strict=True,
-            )
-        )
+        if name == "logprobs":
+            mine, other = mine.view(-1), other.view(-1)
+        triples = list(zip(mine, other, logits, strict=True))
         if is_emitted is not None:
             triples = [each for each, read in zip(triples, is_emitted.view(-1), strict=True) if read]
         for left, right, row in triples:
@@ -374,10 +369,8 @@ def test_drafts_with_probabilities_are_verified_as_by_tokendraw_alone_without_se
     with speculation(speculative_use_rejection_sampling=True, **block):
         made = made_sampler()
         assert info_of(Request(sampling_seed=3)).sampling_seed is None
-        info, native = (
-            info_of(*(Request(**kind) for kind in kinds), vocab_size=V),
-            tokendraw.load_sampler("native"),
-        )
+        info = info_of(*(Request(**kind) for kind in kinds), vocab_size=V)
+        native = tokendraw.load_sampler("native")
         for seed in range(8):
             torch.manual_seed(seed)
             output = native.verify(logits, of_tokendraw, metadata, mode=mode)

@@ -13,7 +13,7 @@ import tokendraw
 import tokendraw_vllm
 from tokendraw import SamplingParams, engines
 from tokendraw.filters import installed
-from tokendraw_vllm import _v2
+from tokendraw_vllm import v2
 from vllm_engine import DraftingEngine, Engine, Parameters
 
 V = 40
@@ -82,13 +82,13 @@ def test_what_a_filter_order_withholds_from_vllm_is_applied_where_vllm_draws_aft
     """vLLM's draw gets logits divided and cut by min-p, also in the step in which tokendraw fails."""
     from vllm.v1.worker.gpu.sample.sampler import Sampler
 
-    given, original = [], Sampler._sample_random.__wrapped__
+    given, original = [], Sampler._sample_random
 
     def noted(self, logits, *others):
         given.append(logits)
         return original(self, logits, *others)
 
-    monkeypatch.setattr(Sampler, "_sample_random", _v2._wrap_sample_random(noted))
+    monkeypatch.setattr(Sampler, "_sample_random", noted)
     engine.start(0, **asking({"filter_order": "temperature_last"}, temperature=2.0, min_p=0.2, seed=1))
     engine.start(1, temperature=0.5, biased=3)
     engine.draw(LOGITS.repeat(2, 1), [0, 1], [5, 5])
@@ -137,26 +137,26 @@ def test_rules_lost_after_a_failed_call_are_named_once(engine, losses, monkeypat
 def test_rules_lost_to_a_watermark_are_named_and_those_of_other_batches_are_kept(engine, losses):
     engine, positions = Engine(V, kind="Watermarking"), list(range(60))
     engine.start(0, **asking({"p_less": 1}, temperature=2.0, seed=1))
-    engine.sampler.watermarks = False
+    engine.sampler.watermarking.np[:] = False
     drawn = engine.draw(LOGITS.repeat(60, 1), [0] * 60, positions)
     params = [SamplingParams(temperature=2.0, seed=1, filters={"p_less": 1})] * 60
     metadata = tokendraw.SamplingMetadata.from_params(params, positions=positions)
     native = tokendraw.load_sampler("native", device="cpu")
     assert drawn == native.sample(LOGITS.repeat(60, 1), metadata).token_ids.tolist()
     assert losses() == []
-    engine.sampler.watermarks = True
+    engine.sampler.watermarking.np[:] = True
     engine.draw(LOGITS[None], [0], [3])
     watermarked = lost("p_less", "Watermarking of vLLM draws")
     assert losses() == [watermarked]
     engine.start(1, **asking({"filter_order": "temperature_last", "p_less": 1}, temperature=2.0, seed=1))
     ordered = lost("filter_order", "a sampler of vLLM's own may draw the logits that it has divided")
     assert losses() == [watermarked, ordered]
-    engine.sampler.watermarks = False
+    engine.sampler.watermarking.np[:] = False
     assert engine.draw(LOGITS.repeat(60, 1), [1] * 60, positions) == drawn
 
 
 def test_rules_lost_where_no_sampler_is_replaced_are_named(engine, losses, monkeypatch):
-    monkeypatch.setattr(_v2, "_slots", None)
+    monkeypatch.setattr(v2, "_slots", None)
     engine = Engine(V)
     engine.start(0)
     assert losses() == []

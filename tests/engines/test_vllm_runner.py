@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from engine_process import run_script
-from goodness_of_fit import FALSE_ALARM, chi_square
+from goodness_of_fit import FALSE_ALARM, chi_square, filtered_probabilities
 from tokendraw.resolution import installed_version
 from tokendraw_vllm._engine import DISTRIBUTIONS
 from vllm_v2_cases import (
@@ -219,25 +220,16 @@ def test_after_a_failed_call_vllm_draws_as_alone(both, ours):
 # Distributions, log-probabilities, rules: test_vllm_v2_itself.py compares with tokendraw alone.
 
 
-def filtered_row(results):
-    """Probabilities [V] of the first step, behind :data:`FILTERS`."""
-    row, kept = np.zeros(V), np.zeros(V)
-    (((_, (step,), _),),) = results["first tokens"]["outputs"]
-    for token, logprob, _ in step:
-        row[token] = np.exp(logprob)
-    order = np.argsort(-row)
-    chosen = row[order][: FILTERS["top_k"]] / row[order][: FILTERS["top_k"]].sum()
-    number = int((np.cumsum(chosen) < FILTERS["top_p"]).sum()) + 1
-    kept[order[:number]] = chosen[:number]
-    return kept
-
-
 @pytest.mark.parametrize("runner", ["V1", "V2"])
 def test_tokens_are_drawn_from_the_filtered_distribution(run, runner):
     results = run(runner)[0]
     drawn = np.array(tokens(results, "draws")).ravel()
     assert len(drawn) == DRAWS
-    assert chi_square(drawn, filtered_row(results)) > FALSE_ALARM
+    (((_, (step,), _),),) = results["first tokens"]["outputs"]
+    row = torch.full((V,), -torch.inf)
+    for token, logprob, _ in step:
+        row[token] = logprob
+    assert chi_square(drawn, filtered_probabilities(row, **FILTERS)) > FALSE_ALARM
 
 
 def test_logprobs_of_a_drawn_token_equal_vllms(both):

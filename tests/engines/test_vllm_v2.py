@@ -4,6 +4,7 @@ A stand-in takes the place of vLLM: what is drawn is in test_vllm_runner.py and 
 """
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Final
 
@@ -15,7 +16,8 @@ from torch.overrides import TorchFunctionMode
 import tokendraw
 import tokendraw_vllm
 import vllm_stand_in
-from tokendraw_vllm import _v2_edits
+from call_tables import pairs
+from tokendraw_vllm.v2 import edits as v2_edits
 from vllm_engine import DraftingEngine, Engine
 
 V, K, SLOTS = 40, 3, 8
@@ -50,26 +52,13 @@ def batch(rows):
     return torch.zeros(rows, V, dtype=torch.bfloat16).index_fill_(1, torch.tensor([BEST]), 30.0)
 
 
-EDITED_BY_VLLM = {
-    "with batch invariance": {"presence_penalty": 1.0},
-    "a processor of its own": {"biased": 7},
-    "stop ids beside a grammar": {
-        "min_tokens": 2,
-        "all_stop_token_ids": {4},
-        "structured_outputs": "a grammar",
-    },
-    "an infinite bias": {"logit_bias": {3: float("inf")}},
-    "a long bad word": {"bad_words_token_ids": [[1] * 33]},
-}
-
-
-@pytest.mark.parametrize("name", EDITED_BY_VLLM)
-def test_a_batch_with_an_edit_that_is_vllms_is_drawn_behind_its_edits(calls, monkeypatch, name):
+@pytest.mark.parametrize(("name", "asked"), pairs(Path(__file__).with_name("vllm_v2_edits_left_alone.txt")))
+def test_a_batch_with_an_edit_that_is_vllms_is_drawn_behind_its_edits(calls, monkeypatch, name, asked):
     monkeypatch.setattr("vllm.envs.VLLM_BATCH_INVARIANT", name == "with batch invariance")
     engine = Engine(V, return_sampling_mask=True)
-    engine.start(0, seed=1, top_k=1, **EDITED_BY_VLLM[name])
+    engine.start(0, seed=1, top_k=1, **eval(asked))
     engine.start(1, seed=1, top_k=1, presence_penalty=1.0)
-    assert engine.decode(batch(2), [0, 1]) == [7 if "biased" in EDITED_BY_VLLM[name] else BEST, BEST]
+    assert engine.decode(batch(2), [0, 1]) == [7 if "biased" in asked else BEST, BEST]
     assert [(logits.dtype, len(logits)) for logits, _ in calls.draws] == [(torch.float32, 2)]
     assert (engine.sampler.processed[1] > -torch.inf).nonzero().tolist() == [[BEST]]
     assert not engine.sampler._tokendraw.may_draw_raw(np.array([0, 1]))
@@ -78,10 +67,10 @@ def test_a_batch_with_an_edit_that_is_vllms_is_drawn_behind_its_edits(calls, mon
 def test_watermarks_win_and_batches_without_any_are_drawn_behind_vllms_edits(calls):
     engine = Engine(V, kind="Watermarking")
     engine.start(0, temperature=0.7, top_k=1)
-    engine.sampler.watermarks = True
+    engine.sampler.watermarking.np[:] = True
     assert engine.decode(batch(1), [0]) == [1]
     assert calls.draws == []
-    engine.sampler.watermarks = False
+    engine.sampler.watermarking.np[:] = False
     assert engine.decode(batch(1), [0]) == [BEST]
     assert [logits.dtype for logits, _ in calls.draws] == [torch.float32]
 
@@ -107,7 +96,7 @@ def test_a_request_whose_steps_were_drawn_elsewhere_is_edited_by_vllm(
 
 
 def test_requests_beyond_the_limit_of_memory_are_edited_by_vllm_until_others_end(calls, monkeypatch):
-    monkeypatch.setattr(_v2_edits, "MAX_MEMORY_BYTES", 2 * _v2_edits.request_bytes(128, V))
+    monkeypatch.setattr(v2_edits, "MAX_MEMORY_BYTES", 2 * v2_edits.request_bytes(128, V))
     engine = Engine(V)
     for slot in (0, 1, 2):
         engine.start(slot, seed=1, presence_penalty=1.0)
@@ -119,17 +108,17 @@ def test_requests_beyond_the_limit_of_memory_are_edited_by_vllm_until_others_end
 
 
 @pytest.mark.parametrize(
-    ("options", "attributes", "draft_vocabulary"),
+    ("options", "draft_vocabulary"),
     [
-        ({"method": "synthetic"}, {}, None),
-        ({"method": "fly"}, {}, None),
-        ({}, {"watermark_key": 7}, None),
-        ({}, {}, V - 8),
+        ({"method": "synthetic"}, None),
+        ({"method": "fly"}, None),
+        ({"watermarks": "a key"}, None),
+        ({}, V - 8),
     ],
 )
-def test_other_ways_to_judge_drafts_are_vllms(calls, options, attributes, draft_vocabulary):
+def test_other_ways_to_judge_drafts_are_vllms(calls, options, draft_vocabulary):
     engine = DraftingEngine(V, K, **options)
-    vars(engine.rejection_sampler).update(attributes)
+    assert hasattr(engine.rejection_sampler, "_tokendraw") == ("watermarks" not in options)
     engine.start(0, seed=1)
     draft_logits = draft_vocabulary and torch.zeros(SLOTS, K, draft_vocabulary)
     assert engine.verify(batch(2), [0], [[1]], draft_logits=draft_logits) == [[VLLMS]]
@@ -211,7 +200,7 @@ def test_a_decoding_step_waits_for_no_device(calls, edited):
         engine.decode(rows, [0, 1, 2])
     slots, ids = engine.sampler._tokendraw, [torch.zeros(count, dtype=torch.int64) for count in range(4)]
     slots._edits._mirror.requests.appender = lambda *given: None
-    slots._edits._processor = _v2_edits.Processor("native", lambda logits, *given: logits)
+    slots._edits._processor = SimpleNamespace(process=lambda logits, *given: logits)
     slots._replacement.sampler = SimpleNamespace(
         name="native", sample=lambda logits, metadata: SimpleNamespace(token_ids=ids[len(logits)])
     )
@@ -224,38 +213,22 @@ def test_a_decoding_step_waits_for_no_device(calls, edited):
 
 # Drafts.
 
+SIZES = {"size": V, "kept_size": V, "dtype": torch.float32}
 
-@pytest.mark.parametrize(
-    ("size", "kept", "options", "engine"),
-    [
-        (V - 8, {}, {}, {}),
-        (V, {"size": V - 8}, {}, {}),
-        (V, {"dtype": torch.bfloat16}, {}, {}),
-        (V, {}, {"is_drafting": False}, {}),
-        (V, {}, {"logits_cache_source": torch.zeros(1, V)}, {}),
-        (V, {}, {"logits_cache": None}, {}),
-        (V, {}, {}, {"drawn": False}),
-        (V, {}, {}, {"method": "synthetic"}),
-    ],
-    ids=[
-        *("a smaller vocabulary", "a smaller cache", "another dtype", "no draft", "other logits", "no cache"),
-        *("chosen drafts", "vLLM verifies"),
-    ],
-)
-def test_draws_of_drafts_of_another_form_are_vllms(
-    calls, log_lines, monkeypatch, size, kept, options, engine
-):
+
+@pytest.mark.parametrize(("form", "given"), pairs(Path(__file__).with_name("vllm_drafts_left_alone.txt")))
+def test_draws_of_drafts_of_another_form_are_vllms(calls, log_lines, monkeypatch, form, given):
     """The kernels run in test_vllm_v2_itself.py; here torch stands in their place."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    monkeypatch.setattr("tokendraw_vllm._v2_draft_kernels.keep_logits", vllm_stand_in.keep_logits)
+    monkeypatch.setattr("tokendraw_vllm.v2.draft_kernels.keep_logits", vllm_stand_in.keep_logits)
+    given = eval(given, {"V": V, "torch": torch})
+    size, kept_size, dtype = (given.pop(name, default) for name, default in SIZES.items())
+    engine = {"drawn": True} | given.pop("engine", {})
     for _ in range(2):  # an earlier one of the process too
-        drafting = DraftingEngine(V, K, **{"drawn": True} | engine)
+        drafting = DraftingEngine(V, K, **engine)
     drafting.start(0, temperature=0.0)
-    logits, cache = (
-        torch.arange(float(size))[None],
-        torch.zeros(SLOTS, K, kept.get("size", V), dtype=kept.get("dtype")),
-    )
-    assert vllm_stand_in.draft(drafting, logits, [0], [3], 0, cache, **options) == [VLLMS]
+    logits, cache = torch.arange(float(size))[None], torch.zeros(SLOTS, K, kept_size, dtype=dtype)
+    assert vllm_stand_in.draft(drafting, logits, [0], [3], 0, cache, **given) == [VLLMS]
     assert not any("drafting" in line for _, line in log_lines())
 
 
@@ -263,7 +236,7 @@ def test_draws_of_drafts_of_another_form_are_vllms(
 def test_the_kernels_of_drafts_compile(target, dtype):
     """For the ends of the targets: see triton_stand_ins.py."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    from tokendraw_vllm import _v2_draft_kernels as kernels
+    from tokendraw_vllm.v2 import draft_kernels as kernels
     from triton_stand_ins import machine_code
 
     ids, block = ("slots", "positions", "steps", "row_index", "noise_positions", "rows"), {"BLOCK_SIZE": 4096}

@@ -7,6 +7,7 @@ of an unpacked wheel for CUDA.
 
 import importlib
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -51,10 +52,26 @@ def batch(rows):
     return LOGITS.repeat(rows, 1)
 
 
-def test_vllm_has_the_expected_signatures():
-    from tokendraw_vllm._engine import misfit
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (Engine, {}),
+        (Engine, {"return_sampling_mask": True, "logprobs_mode": "processed_logits"}),
+        (DraftingEngine, {"most": 3}),
+        (DraftingEngine, {"most": 2, "method": "block", "drawn": True}),
+    ],
+)
+def test_the_seams_are_whole_and_the_proof_of_an_untested_version_passes(monkeypatch, caplog, kind, options):
+    """But for the speculator and the front end, which are mocks here."""
+    from tokendraw_vllm import _engine, _parts
 
-    assert misfit() is None
+    assert set(_engine.misfits()) <= {_parts.DRAFTING, _parts.ADMISSION}
+    monkeypatch.setattr(_engine, "TESTED", ())
+    _parts._say.cache_clear()
+    with caplog.at_level("INFO", "vllm.tokendraw"):
+        assert kind(V, dtype=HALF, **options).sampler._tokendraw.can_draw()
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "vllm.tokendraw"]
+    assert line.endswith(", untested: its seams are whole and a proof passed)")
 
 
 # Draws.
@@ -288,14 +305,27 @@ def same_logits(ours, theirs):
     assert ours.argmax(1).tolist() == theirs.argmax(1).tolist()
 
 
+def compared(engine, edited_by_vllm):
+    """Have the edits of an engine compared with vLLM's from now on, and return a list for their numbers of rows."""
+    edits, checked = engine.sampler._tokendraw._edits, []
+    apply = edits.apply
+
+    def apply_and_compare(logits, edited, drafts=None):
+        ours = apply(logits, edited, drafts)
+        same_logits(ours, edited_by_vllm(logits, edited))
+        checked.append(len(ours))
+        return ours
+
+    edits.apply = apply_and_compare
+    return checked
+
+
 @pytest.fixture(params=["native", "triton-gumbel"])
 def processor(request):
     if request.param == "native":
         return None  # as loaded
     processor = pytest.importorskip("tokendraw_triton_gumbel.processor", reason="needs triton-gumbel")
-    from tokendraw_vllm._v2_edits import Processor
-
-    return Processor(request.param, processor.TritonLogitsProcessor(DEVICE).process)
+    return SimpleNamespace(name=request.param, process=processor.TritonLogitsProcessor(DEVICE).process)
 
 
 @pytest.mark.parametrize("output", [(), (4, 9, 4)], ids=["new", "preempted"])
@@ -307,16 +337,9 @@ def test_tokendraw_edits_as_vllm_s_kernels_do(output, processor):
         engine.sampler._tokendraw._edits._processor = processor
     for slot, edits in REQUESTS.items():
         engine.start(slot, PROMPT, output, seed=slot, **edits)
-    edits, checked = engine.sampler._tokendraw._edits, []
-    apply = edits.apply
-
-    def compared(logits, edited):
-        ours = apply(logits, edited)
-        same_logits(ours, engine.edited(logits, slots)[edited.places])
-        checked.append(len(ours))
-        return ours
-
-    edits.apply = compared
+    checked = compared(
+        engine, lambda logits, edited: engine.edited(logits, engine.rows(slots))[edited.places]
+    )
     for step in range(7):
         slots = ([0, 1, 2, 3, 4, 5, 6], [5, 3, 1, 6], [2, 4, 0])[step % 3]
         logits = model_logits(len(slots), step)
@@ -337,21 +360,13 @@ def test_a_verification_is_edited_as_vllm_s_kernels_do_it_draft_by_draft():
     for slot, edits in REQUESTS.items():
         engine.start(slot, PROMPT, (), seed=slot, **edits)
     engine.decode(model_logits(7, 99), list(range(7)))  # vLLM drops drafts of the step after a prompt
-    edits, checked = engine.sampler._tokendraw._edits, []
-    apply = edits.apply
-
-    def compared(logits, edited, drafts=None):
-        ours = apply(logits, edited, drafts)
-        same_logits(ours, engine.edited_rows(logits, engine.drafted(order, [DRAFTS[slot] for slot in order])))
-        checked.append(len(ours))
-        return ours
-
-    edits.apply = compared
+    checked = compared(engine, lambda logits, _: engine.edited(logits, engine.rows(order, drafts)))
     emitted = []
     for step in range(5):
         order = ([0, 1, 2, 3, 4, 5, 6], [5, 3, 1, 6])[step % 2]
-        logits = model_logits(sum(len(DRAFTS[slot]) + 1 for slot in order), step)
-        emitted += engine.verify(logits, order, [DRAFTS[slot] for slot in order])
+        drafts = [DRAFTS[slot] for slot in order]
+        logits = model_logits(sum(len(each) + 1 for each in drafts), step)
+        emitted += engine.verify(logits, order, drafts)
     assert checked == [20, 12, 20, 12, 20]
     assert max(map(len, emitted)) > 1
 
@@ -364,15 +379,15 @@ def draw_drafts(monkeypatch):
     """vLLM's draw of drafts, and tokendraw's in its place."""
     from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample
 
-    from tokendraw_vllm import _v2_draft_kernels, _v2_drafts
     from tokendraw_vllm._replacement import Replacement
+    from tokendraw_vllm.v2 import draft_kernels, drafts
 
-    replacement = Replacement("V2 sampler", tokendraw.load_sampler(device=DEVICE), seeds_every_row=True)
-    replacement.draws_drafts = True
-    _v2_draft_kernels.warm_up(DEVICE, torch.bfloat16, V)
-    drafter = _v2_drafts.Drafter(V, lambda: replacement)
-    monkeypatch.setitem(_v2_drafts._drafters, LOGITS.device, drafter)
-    return gumbel_sample, _v2_drafts._wrapped(gumbel_sample)
+    sampler = tokendraw.load_sampler(device=DEVICE)
+    replacement = Replacement("V2 sampler", sampler, {"V2 drafting"}, seeds_every_row=True)
+    draft_kernels.warm_up(DEVICE, torch.bfloat16, V)
+    drafter = drafts.Drafter(V, lambda: replacement)
+    monkeypatch.setitem(drafts._drafters, LOGITS.device, drafter)
+    return gumbel_sample, drafts._wrapped(gumbel_sample)
 
 
 def drafted(draw, logits, slots, temperature, steps):

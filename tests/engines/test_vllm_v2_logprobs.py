@@ -5,6 +5,7 @@ test_vllm_v2_itself.py compares the values with those of vLLM's kernels.
 
 import importlib
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,10 +14,12 @@ import torch
 import tokendraw
 import tokendraw_vllm
 import vllm_stand_in
+from call_tables import pairs
 from calling import CPU
-from tokendraw_vllm import _v2_logprobs
-from tokendraw_vllm._v2_loading import Setup
-from tokendraw_vllm._v2_logprobs import load_scorer
+from tokendraw_vllm._parts import LeftAlone
+from tokendraw_vllm.v2 import logprobs
+from tokendraw_vllm.v2.loading import Setup
+from tokendraw_vllm.v2.logprobs import load_scorer
 from vllm_engine import Engine
 
 V, PADDING, MOST = 40, 24, 20
@@ -60,22 +63,11 @@ IDS = SimpleNamespace(
 """vLLM's ``LogprobTokenIdsState``."""
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        (LOGITS, MOST + 1, TOKENS),
-        (LOGITS, V, TOKENS),
-        (LOGITS[:0], 1, TOKENS[:0]),
-        (LOGITS.to("meta"), 1, TOKENS),
-        (LOGITS, 1, TOKENS, None, IDS, torch.arange(3), 1),
-        (LOGITS, 1, TOKENS, None, None, None, 0, True),
-    ],
-    ids=["above max_logprobs", "all", "no rows", "another device", "best beside ids", "another mode"],
-)
-def test_other_batches_are_vllms_and_later_ones_are_not(arguments):
+@pytest.mark.parametrize(("case", "arguments"), pairs(Path(__file__).with_name("vllm_scores_left_alone.txt")))
+def test_other_batches_are_vllms_and_later_ones_are_not(case, arguments):
     loaded()
     for caller in CALLERS:
-        assert is_vllms(function(caller)(*arguments))
+        assert is_vllms(function(caller)(*eval(arguments)))
         assert not is_vllms(function(caller)(LOGITS, 1, TOKENS))
 
 
@@ -113,7 +105,7 @@ def test_the_load_knows_the_layouts_of_the_logits(monkeypatch, mode, layouts):
     """Processed logits are a float32 copy without padding; those of prompts and greedy batches are the model's."""
     given = []
     monkeypatch.setattr(
-        "tokendraw_vllm._v2_loading.load_scorer", lambda *arguments, **_: given.append(arguments)
+        "tokendraw_vllm.v2.loading.load_scorer", lambda *arguments, **_: given.append(arguments)
     )
     loaded(mode, dtype=torch.bfloat16)
     assert given == [(CPU, V, layouts)]
@@ -121,27 +113,18 @@ def test_the_load_knows_the_layouts_of_the_logits(monkeypatch, mode, layouts):
 
 def test_the_load_imports_nothing_of_vllm():
     """The thread of the load runs beside vLLM's own imports, which may be half done."""
-    setup = Setup.of(
-        config(),
-        device=CPU,
-        vocab_size=V,
-        max_requests=4,
-        use_fp64=False,
-        logprobs_mode="processed_logprobs",
-        return_sampling_mask=False,
+    options = SimpleNamespace(
+        use_fp64_gumbel=False, logprobs_mode="processed_logprobs", return_sampling_mask=False
     )
+    setup = Setup.of(config(), options, device=CPU, vocab_size=V, max_requests=4)
     vllm_stand_in.forget()
     assert setup.load() is not None
     assert not [name for name in sys.modules if name.partition(".")[0] == "vllm"]
 
 
-def test_on_a_gpu_the_reference_in_pytorch_scores_nothing(monkeypatch, log_lines):
+def test_on_a_gpu_the_reference_in_pytorch_scores_nothing(monkeypatch):
     monkeypatch.setattr(tokendraw, "resolve", lambda **_: SimpleNamespace(chosen="native"))
-    load_scorer(torch.device("cuda:0"), V, [(V, torch.float32)], need=tokendraw.Need(), max_best=MOST)
-    assert _v2_logprobs._scorers == {}
-    assert log_lines() == [
-        (
-            "WARNING",
-            "tokendraw: V2 scoring left alone: 'native' is the best scorer for cuda:0, and no quicker than vLLM's own",
-        )
-    ]
+    with pytest.raises(LeftAlone) as caught:
+        load_scorer(torch.device("cuda:0"), V, [(V, torch.float32)], need=tokendraw.Need(), max_best=MOST)
+    assert str(caught.value) == "'native' is the best scorer for cuda:0, and no quicker than vLLM's own"
+    assert logprobs._scorers == {}

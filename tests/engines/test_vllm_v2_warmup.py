@@ -7,6 +7,7 @@ import threading
 from itertools import product
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,8 +19,8 @@ import vllm_stand_in
 from calling import CPU, provider_of
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
-from tokendraw_vllm._v2_edits import Mirror, RequestTokens, edits_of, load_processor
-from tokendraw_vllm._v2_logprobs import Scorer
+from tokendraw_vllm.v2.edits import Mirror, edits_of, load_processor
+from tokendraw_vllm.v2.logprobs import Scorer
 from triton_stand_ins import compilations, sampler_for
 from vllm_engine import DraftingEngine, Engine, Parameters
 
@@ -130,7 +131,7 @@ def test_no_request_with_edits_compiles_a_kernel(kernels, monkeypatch):
         for slot, edits in enumerate(EDITS):
             if not together:
                 mirror = Mirror(8, 128, V, CPU, 1)
-            mirror.add(slot, edits_of(Parameters(**edits)), RequestTokens(slot, 2, [1, 2, 3]))
+            mirror.add(slot, edits_of(Parameters(**edits)), np.array([1, 2, 3]), 2)
             rows = mirror.rows(torch.arange(8).numpy())
             processor.process(torch.zeros(len(rows.places), V), mirror.requests, rows.mirror)
             mirror.requests.append(rows.mirror, rows.mirror)
@@ -143,9 +144,9 @@ def test_no_request_with_edits_compiles_a_kernel(kernels, monkeypatch):
 @each_padding
 def test_no_draft_and_no_verification_compiles_a_kernel(started, monkeypatch, kernels, vocab_size, method):
     """Of as many drafts in every request or of others, in batches with filters and without."""
-    from tokendraw_vllm import _v2_draft_kernels
+    from tokendraw_vllm.v2 import draft_kernels
 
-    monkeypatch.setattr(_v2_draft_kernels, "keep_logits", vllm_stand_in.keep_logits)
+    monkeypatch.setattr(draft_kernels, "keep_logits", vllm_stand_in.keep_logits)
     drawn, dtype = method != "chosen", vllm_stand_in.MODEL_DTYPE
     options = {"method": method} if drawn else {}
     engine, compiled = started(
@@ -159,15 +160,15 @@ def test_no_draft_and_no_verification_compiles_a_kernel(started, monkeypatch, ke
         for count, drafts in ((1, [[1]]), (1, [[1, 2, 3]]), (8, [[1], []]), (SLOTS, [[1, 2, 3]])):
             ids = (drafts * SLOTS)[:count]
             rows = vllm_stand_in.model_logits(sum(len(each) + 1 for each in ids), vocab_size)
-            engine.rejection_sampler(rows, engine.drafted(list(range(count)), ids), kept)
+            engine.rejection_sampler(rows, engine.rows(list(range(count)), ids), kept)
             assert compilations(kernels) == compiled, (kind, count, drafts)
         for rows in (1, 5, SLOTS) if drawn else ():
             vllm_stand_in.draft(
                 engine, vllm_stand_in.model_logits(rows, vocab_size), list(range(rows)), [3] * rows, 0, kept
             )
             assert compilations(kernels) == compiled, rows
-    assert engine.sampler._tokendraw._replacement.verifies
-    assert engine.sampler._tokendraw._replacement.draws_drafts == drawn
+    served = {"V2 sampler", "V2 verification"} | ({"V2 drafting"} if drawn else set())
+    assert engine.sampler._tokendraw._replacement.serves == served
 
 
 SCORES = {
@@ -256,12 +257,14 @@ def begun(monkeypatch, config, device="cuda:0"):
 
 @pytest.mark.parametrize("vocab_size", [V, V + 1], ids=["the same", "another vocabulary"])
 def test_the_load_begins_before_the_weights_are_loaded_and_is_the_sampler_s(loads, monkeypatch, vocab_size):
+    from vllm.v1.worker.gpu.model_states.interface import ModelState
     from vllm.v1.worker.gpu.sample.sampler import Sampler
 
     config = vllm_config()
     loading = begun(monkeypatch, config)
-    requests = SimpleNamespace(_tokendraw=loading)
-    sampler = Sampler(config, 8, vocab_size, torch.device("cuda:0"), requests)
+    requests, state = SimpleNamespace(_tokendraw=loading), ModelState(config, torch.device("cuda:0"))
+    sampler = Sampler(config, 8, vocab_size, state.device, requests)
+    assert state.custom_sampler(sampler) is None
     assert (sampler._tokendraw._wait_for_load == loading.result) == (vocab_size == V)
     loads.gate.set()
     loading.result()

@@ -28,10 +28,7 @@ def speculation(algorithm: str = "EAGLE", **leaves: Any) -> Iterator[None]:
                 eagle_utils, "sampling_softmax", lambda x, temperatures: (x / temperatures).softmax(-1)
             )
             patch.setattr(eagle_utils, "tree_speculative_sampling_target_only", walk_by_coins)
-            for name in (
-                "top_k_renorm_prob",
-                "top_p_renorm_prob",
-            ):  # rows with a certain token need no filter
+            for name in ("top_k_renorm_prob", "top_p_renorm_prob"):  # a certain token needs no filter
                 patch.setattr(eagle_utils, name, lambda probs, _limits: probs)
         yield
 

@@ -41,9 +41,11 @@ class Engine:
         kind: str = "Sampler",
         dtype: torch.dtype = torch.float32,
         speculative: Any = None,
+        watermarks: Any = None,
         config: Any = None,
         **options: Any,
     ) -> None:
+        from vllm.v1.worker.gpu.model_states.interface import ModelState
         from vllm.v1.worker.gpu.sample import sampler
         from vllm.v1.worker.gpu.states import RequestState
 
@@ -56,19 +58,22 @@ class Engine:
             device=DEVICE,
         )
         if config is None:
-            config = MagicMock(reasoning_config=None, speculative_config=speculative)
+            named = {"speculative_config": speculative, "watermark_config": watermarks}
+            config = MagicMock(reasoning_config=None, **named)
             config.model_config.max_model_len, config.model_config.dtype = 128, dtype
         make = getattr(sampler, kind)
-        self.sampler = make(config, slots, vocab_size, DEVICE, self.states, **options)
+        made = make(config, slots, vocab_size, DEVICE, self.states, **options)
+        state = types.SimpleNamespace(vllm_config=config, device=DEVICE)
+        self.sampler, self.rejection_sampler = ModelState.custom_sampler(state, made) or (made, None)
         self.tokens: dict[int, list[int]] = {}
 
     def leave_to_vllm(self) -> None:
         """Have vLLM draw and score, as without the adapter; for the engines of the process, until another is made."""
-        from tokendraw_vllm import _v2_logprobs
+        from tokendraw_vllm.v2 import logprobs
 
         self.sampler._tokendraw.can_draw()
-        self.sampler._tokendraw = None
-        _v2_logprobs._scorers.clear()
+        self.sampler._tokendraw._replacement = None
+        logprobs._scorers.clear()
 
     def start(
         self, slot: int, prompt: Sequence[int] = (4, 9, 9, 2), output: Sequence[int] = (), **parameters: Any
@@ -81,33 +86,45 @@ class Engine:
         states.free_indices.append(slot)  # the next one to be taken
         self.tokens[slot] = [*prompt, *output]
         states.add_request(str(slot), len(prompt), [*self.tokens[slot]], 0, 100)
-        states.apply_staged_writes()
         self.sampler.add_request(slot, Parameters(**parameters))
+        states.apply_staged_writes()
         self.sampler.apply_staged_writes()
 
     def stop(self, slot: int) -> None:
         self.states.remove_request(str(slot))
         del self.tokens[slot]
 
-    def batch(self, slots: Sequence[int], positions: Sequence[int]) -> types.SimpleNamespace:
-        """The rows of a step, as far as the sampler reads them."""
-        rows = len(slots)
-        mapping = torch.tensor(slots, dtype=torch.int64, device=DEVICE)
-        place = torch.arange(rows, device=DEVICE)
-        lengths = torch.tensor(positions, dtype=torch.int32, device=DEVICE) + 1
+    def batch(
+        self, slots: Sequence[int], positions: Sequence[int], fed: Sequence[Sequence[int]] | None = None
+    ) -> types.SimpleNamespace:
+        """The rows of a step, as far as the sampler reads them: request after request.
+
+        :param positions: those of the first row of each request.
+        :param fed: the tokens of its rows; None: a row each, of token 0.
+        """
+        fed = [[0]] * len(slots) if fed is None else fed
+        counts = [len(each) for each in fed]
+        request = np.repeat(np.arange(len(slots)), counts)
+        offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        steps = np.arange(offsets[-1]) - offsets[request]
+        first = np.array(positions, dtype=np.int64)
+
+        def uploaded(values: Any, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+            return torch.tensor(np.asarray(values), dtype=dtype, device=DEVICE)
+
         return types.SimpleNamespace(
-            num_reqs=rows,
-            expanded_idx_mapping=mapping,
-            idx_mapping=mapping,
+            num_reqs=len(slots),
+            idx_mapping=uploaded(slots, torch.int64),
             idx_mapping_np=np.array(slots),
-            cu_num_logits=torch.arange(rows + 1, dtype=torch.int32, device=DEVICE),
-            cu_num_logits_np=np.arange(rows + 1, dtype=np.int32),
-            expanded_local_pos=torch.zeros(rows, dtype=torch.int32, device=DEVICE),
-            positions=torch.tensor(positions, dtype=torch.int64, device=DEVICE),
-            logits_indices=place,
-            input_ids=torch.zeros(rows, dtype=torch.int32, device=DEVICE),
-            seq_lens=lengths,
-            seq_lens_cpu_upper_bound=lengths.cpu(),
+            expanded_idx_mapping=uploaded(np.array(slots)[request], torch.int64),
+            expanded_local_pos=uploaded(steps),
+            cu_num_logits=uploaded(offsets),
+            cu_num_logits_np=offsets,
+            positions=uploaded(first[request] + steps, torch.int64),
+            input_ids=uploaded([token for each in fed for token in each]),
+            logits_indices=uploaded(np.arange(offsets[-1]), torch.int64),
+            seq_lens=uploaded(first + counts),
+            seq_lens_cpu_upper_bound=torch.tensor(first + counts, dtype=torch.int32),
         )
 
     def step(self, logits: torch.Tensor, slots: Sequence[int], positions: Sequence[int]) -> Any:
@@ -119,12 +136,13 @@ class Engine:
         tokens: list[int] = self.step(logits, slots, positions).sampled_token_ids.flatten().tolist()
         return tokens
 
-    def rows(self, slots: Sequence[int]) -> Any:
-        """The batch of the next tokens of requests."""
-        batch = self.batch(slots, [len(self.tokens[slot]) - 1 for slot in slots])
-        fed = [self.tokens[slot][-1] for slot in slots]
-        batch.input_ids = torch.tensor(fed, dtype=torch.int32, device=DEVICE)
-        return batch
+    def rows(self, slots: Sequence[int], drafts: Sequence[Sequence[int]] | None = None) -> Any:
+        """The batch of the next tokens of requests, or of a verification of their drafts."""
+        fed = [
+            [self.tokens[slot][-1], *each]
+            for slot, each in zip(slots, drafts or [[]] * len(slots), strict=True)
+        ]
+        return self.batch(slots, [len(self.tokens[slot]) - 1 for slot in slots], fed)
 
     def decode(self, logits: torch.Tensor, slots: Sequence[int]) -> list[int]:
         """Draw a token for each request, and have vLLM count it."""
@@ -154,12 +172,8 @@ class Engine:
             self.tokens[slot] += tokens
         return emitted
 
-    def edited(self, logits: torch.Tensor, slots: Sequence[int]) -> torch.Tensor:
-        """The logits as vLLM's own kernels edit, divide and filter them: [rows, V] float32."""
-        return self.edited_rows(logits, self.rows(slots))
-
-    def edited_rows(self, logits: torch.Tensor, batch: Any) -> torch.Tensor:
-        """The same for the rows of a batch."""
+    def edited(self, logits: torch.Tensor, batch: Any) -> torch.Tensor:
+        """The logits of a batch as vLLM's own kernels edit, divide and filter them: [rows, V] float32."""
         edited: torch.Tensor = self.sampler.apply_sampling_params(
             logits,
             batch.expanded_idx_mapping,
@@ -191,34 +205,8 @@ class DraftingEngine(Engine):
             fly_entropy_top_k=3,
         )
         super().__init__(vocab_size, speculative=speculative, num_speculative_tokens=most + 1, **options)
-        self.rejection_sampler = RejectionSampler(self.sampler, speculative, DEVICE)
-
-    def drafted(self, slots: Sequence[int], drafts: Sequence[Sequence[int]]) -> Any:
-        """The batch of a verification: rows of request after request."""
-        counts = [len(each) + 1 for each in drafts]
-        request = np.repeat(np.arange(len(slots)), counts)
-        offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-        steps = np.arange(offsets[-1]) - offsets[request]
-        lengths = np.array([len(self.tokens[slot]) for slot in slots])
-        fed = [[self.tokens[slot][-1], *each] for slot, each in zip(slots, drafts, strict=True)]
-
-        def uploaded(values: Any, dtype: torch.dtype) -> torch.Tensor:
-            return torch.tensor(np.asarray(values), dtype=dtype, device=DEVICE)
-
-        return types.SimpleNamespace(
-            num_reqs=len(slots),
-            idx_mapping=uploaded(slots, torch.int64),
-            idx_mapping_np=np.array(slots),
-            expanded_idx_mapping=uploaded(np.array(slots)[request], torch.int64),
-            expanded_local_pos=uploaded(steps, torch.int32),
-            cu_num_logits=uploaded(offsets, torch.int32),
-            cu_num_logits_np=offsets,
-            positions=uploaded(lengths[request] - 1 + steps, torch.int64),
-            input_ids=uploaded([token for each in fed for token in each], torch.int32),
-            logits_indices=uploaded(np.arange(offsets[-1]), torch.int64),
-            seq_lens=uploaded(lengths + np.array(counts) - 1, torch.int32),
-            seq_lens_cpu_upper_bound=torch.tensor(lengths + np.array(counts) - 1, dtype=torch.int32),
-        )
+        if self.rejection_sampler is None:
+            self.rejection_sampler = RejectionSampler(self.sampler, speculative, DEVICE)
 
     def verify(
         self,
@@ -228,5 +216,5 @@ class DraftingEngine(Engine):
         draft_logits: torch.Tensor | None = None,
     ) -> list[list[int]]:
         """Verify drafts, and have vLLM count the rest."""
-        batch = self.drafted(slots, drafts)
+        batch = self.rows(slots, drafts)
         return self._count(batch, self.rejection_sampler(logits, batch, draft_logits))

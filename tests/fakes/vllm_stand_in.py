@@ -11,7 +11,7 @@ import torch
 
 import tokendraw
 from calling import CPU, drafting, substitute
-from tokendraw_vllm import _log, _replacement, _v2_logprobs
+from tokendraw_vllm import _engine, _parts, _replacement, v2
 
 V1 = """
     import torch
@@ -27,6 +27,16 @@ V1 = """
             return torch.zeros(len(logits), dtype=torch.int64), None
 
         forward = forward_native
+
+    def apply_top_k_top_p(logits, k, p, **_):
+        ordered, ids = logits.sort(1, descending=True)
+        probs, rank = ordered.softmax(1), torch.arange(logits.shape[1])
+        if k is not None:
+            ordered[rank >= k[:, None]] = -float("inf")
+            probs = ordered.softmax(1)
+        if p is not None:
+            ordered[probs.cumsum(1) - probs >= p[:, None]] = -float("inf")
+        return torch.empty_like(logits).scatter_(1, ids, ordered)
 """
 STATES = """
     import numpy as np
@@ -79,27 +89,59 @@ REQUESTS = """
     import torch
     from vllm.v1.worker.gpu.sample.states import Column
 
+    from vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor
+
     class RequestState:
         def __init__(
             self, max_num_reqs, max_model_len, max_num_batched_tokens, num_speculative_steps, vocab_size, device
         ):
             self.max_model_len, self.free_indices = max_model_len, list(range(max_num_reqs))
-            self.all_token_ids = Column((max_num_reqs, max_model_len), torch.int32)
+            self.all_token_ids, self.device = StagedWriteTensor((max_num_reqs, max_model_len)), device
+            self.prompt_len, self.prefill_len = (Column(max_num_reqs, torch.int32) for _ in range(2))
             self.total_len = self.num_computed_tokens = Column(max_num_reqs, torch.int32)
             self.req_id_to_index, self.index_to_req_id, self.last_sampled_tokens = {}, {}, None
 
         def add_request(self, req_id, prompt_len, all_token_ids, num_computed_tokens, max_tokens):
             slot = self.req_id_to_index[req_id] = self.free_indices.pop()
             self.index_to_req_id[slot], self.total_len.gpu[slot] = req_id, len(all_token_ids)
-            self.all_token_ids.gpu[slot, : len(all_token_ids)] = torch.tensor(all_token_ids)
+            self.prompt_len.np[slot], self.prefill_len.np[slot] = prompt_len, len(all_token_ids)
+            self.all_token_ids.stage_write(slot, 0, all_token_ids)
 
         def apply_staged_writes(self):
-            pass
+            self.all_token_ids.apply_write()
 
         def remove_request(self, req_id):
             slot = self.req_id_to_index.pop(req_id)
             del self.index_to_req_id[slot]
             self.free_indices.append(slot)
+"""
+STAGED = """
+    import torch
+
+    class StagedWriteTensor:
+        def __init__(self, size):
+            self.gpu = torch.zeros(size, dtype=torch.int32)
+            self._staged_write_indices, self._staged_write_contents, self._starts = [], [], []
+
+        def stage_write(self, index, start, x):
+            self._staged_write_indices.append(index)
+            self._staged_write_contents.extend(x)
+            self._starts.append((start, len(x)))
+
+        def apply_write(self):
+            contents = torch.tensor(self._staged_write_contents)
+            parts = contents.split([count for _, count in self._starts])
+            for index, (start, count), part in zip(self._staged_write_indices, self._starts, parts, strict=True):
+                self.gpu[index, start : start + count] = part
+            self._staged_write_indices, self._staged_write_contents, self._starts = [], [], []
+"""
+MODEL_STATE = """
+    class ModelState:
+        def __init__(self, vllm_config, device):
+            self.vllm_config, self.device = vllm_config, device
+
+        def custom_sampler(self, sampler):
+            return None
 """
 BATCHES = """
     def post_update(
@@ -175,6 +217,7 @@ V2 = """
     from vllm.v1.worker.gpu.sample.logit_bias import LogitBiasState
     from vllm.v1.worker.gpu.sample.logprob import compute_topk_scores
     from vllm.v1.worker.gpu.sample.penalties import PenaltiesState
+    from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
     from vllm.v1.worker.gpu.sample.states import SamplingStates
 
     class Sampler:
@@ -183,7 +226,7 @@ V2 = """
             num_speculative_tokens=1, use_fp64_gumbel=False, return_sampling_mask=False,
         ):
             self.logprobs_mode, self.use_fp64_gumbel = logprobs_mode, use_fp64_gumbel
-            self.return_sampling_mask = return_sampling_mask
+            self.return_sampling_mask, self.req_states = return_sampling_mask, req_states
             self.sampling_states = SamplingStates(max_num_reqs, vocab_size)
             self.needs_logits_processing = np.zeros(max_num_reqs, dtype=bool)
             self.logits_processors = [LogitBiasState(), PenaltiesState(), BadWordsState()]
@@ -222,13 +265,26 @@ V2 = """
             self, logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos,
             seq_lens_upper_bound_np, return_logprobs=False,
         ):
-            if self.needs_logits_processing[idx_mapping_np].any():
-                logits = logits.float() + self.bias[expanded_idx_mapping.long()]
-                self.sampling_states.apply_temperature(logits, expanded_idx_mapping, idx_mapping_np)
-                self.sampling_states.apply_min_p(logits, expanded_idx_mapping, idx_mapping_np)
+            logits = self.apply_sampling_params(
+                logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos,
+                seq_lens_upper_bound_np, skip_top_k_top_p=True,
+            )
             return self._sample_random(
                 logits, expanded_idx_mapping, idx_mapping_np, pos, None, None, False, False
             )
+
+        def apply_sampling_params(
+            self, logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos,
+            seq_lens_upper_bound_np, skip_top_k_top_p=False,
+        ):
+            slots, states = expanded_idx_mapping.long(), self.sampling_states
+            if self.needs_logits_processing[idx_mapping_np].any():
+                logits = logits.float() + self.bias[slots]
+                states.apply_temperature(logits, expanded_idx_mapping, idx_mapping_np)
+                states.apply_min_p(logits, expanded_idx_mapping, idx_mapping_np)
+                if not skip_top_k_top_p:
+                    logits = apply_top_k_top_p(logits, states.top_k.gpu[slots], states.top_p.gpu[slots])
+            return logits
 
         def _sample_random(
             self, processed_logits, expanded_idx_mapping, idx_mapping_np, pos, top_k, top_p, has_topp_only_rows,
@@ -238,8 +294,10 @@ V2 = """
             return torch.where(greedy, processed_logits.argmax(1), 0), processed_logits
 
     class Watermarking(Sampler):
+        watermarking = SimpleNamespace(np=np.zeros(8, dtype=bool))
+
         def _sample_random(self, *arguments):
-            if self.watermarks:
+            if self.watermarking.np.any():
                 return torch.full((len(arguments[0]),), 1), arguments[0]
             return super()._sample_random(*arguments)
 """
@@ -253,10 +311,7 @@ REJECTION = """
         def __init__(self, sampler, spec_config, device, *, watermark_key=None):
             self.sampler, self.watermark_key = sampler, watermark_key
             self.num_speculative_steps = spec_config.num_speculative_tokens
-            method = spec_config.rejection_sample_method
-            self.use_block_verification = method == "block"
-            self.synthetic_conditional_rates = torch.ones(1) if method == "synthetic" else None
-            self.fly_window_size = 2 if method == "fly" else 0
+            self.use_block_verification = spec_config.rejection_sample_method == "block"
 
         def __call__(self, logits, rows, draft_logits=None):
             before = logits.clone()
@@ -306,8 +361,11 @@ MODULES = {
     "vllm.envs": "VLLM_BATCH_INVARIANT = False",
     "vllm.config": "current = None\ndef get_current_vllm_config_or_none(): return current",
     "vllm.config.model": "PROCESSED_LOGPROBS_MODES = ('processed_logits', 'processed_logprobs')",
+    "vllm.sampling_params": "from vllm_engine import Parameters as SamplingParams",
     "vllm.v1.sample.ops.topk_topp_sampler": V1,
     "vllm.v1.engine.input_processor": INPUTS,
+    "vllm.v1.worker.gpu.buffer_utils": STAGED,
+    "vllm.v1.worker.gpu.model_states.interface": MODEL_STATE,
     "vllm.v1.worker.gpu.states": REQUESTS,
     "vllm.v1.worker.gpu.input_batch": BATCHES,
     "vllm.v1.worker.gpu.sample.states": STATES,
@@ -326,9 +384,10 @@ def forget() -> None:
     """Remove vLLM from the process, and forget written log lines."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
         del sys.modules[name]
-    _log._say.cache_clear()
-    _log._reasons_of_losses.clear()
-    _v2_logprobs._scorers.clear()
+    _parts._say.cache_clear()
+    _engine.misfits.cache_clear()
+    _parts._reasons_of_losses.clear()
+    v2.logprobs._scorers.clear()
 
 
 def v1_sampler(**options):

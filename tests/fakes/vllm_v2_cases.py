@@ -1,11 +1,14 @@
 """Batches for vLLM's runners, as a table: parameters of requests, and where their tokens are drawn.
 
-Each batch runs in :data:`ENGINES` with the adapter and without it. A new case is a line of :data:`CASES`; properties
-beyond its columns are tests in tests/engines/test_vllm_runner.py.
+Each batch runs in :data:`ENGINES` with the adapter and without it. A new case is a line of vllm_v2_cases.txt; what its
+columns do not say is tested in tests/engines/test_vllm_runner.py.
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import call_tables
 
 V = 1000
 PROMPTS = [[5 + row, 6, 7 + 3 * row, 8] for row in range(6)]
@@ -82,14 +85,11 @@ class Case:
     """One for each request; fewer are repeated."""
     as_vllm: bool = False
     """Whether tokens, log-probabilities and reasons to stop equal those without the adapter."""
+    is_run_by_v1: bool = False
+    """Whether the V1 runner runs it too."""
     is_run_alone: bool = True
     """Whether the case runs without the adapter too. vLLM's kernel that draws behind a rejected draft of a draft model
     does not run in Triton's interpreter."""
-
-
-def edited(name: str, **edit: Any) -> dict[str, Case]:
-    """Make the case of an edit in requests that leave one token to draw."""
-    return {name: Case([ONE | edit] * 3, {EDITED}, as_vllm=True)}
 
 
 MATES: list[dict[str, Any]] = [
@@ -104,95 +104,7 @@ MATES: list[dict[str, Any]] = [
 DRAFTING_MATES = [{**mate, "min_p": 0.0} for mate in MATES]  # vLLM refuses min_p and logit_bias beside drafts
 
 CASES: dict[str, Case] = {
-    # greedy rows, and rows with one token to draw
-    "greedy": Case([GREEDY] * 6, {VLLM}, as_vllm=True),
-    "one token": Case([ONE | {"logprobs": 3}] * 6, {MODEL}, as_vllm=True),
-    "greedy beside one token": Case([GREEDY, ONE] * 3, {MODEL}, as_vllm=True),
-    "greedy with logprobs": Case([GREEDY | {"logprobs": 3}] * 2, {VLLM}, as_vllm=True),
-    # log-probabilities
-    "prompts": Case(
-        [ONE | {"prompt_logprobs": 2}, GREEDY | {"prompt_logprobs": 0, "logprobs": 4}, ONE],
-        {MODEL},
-        prompts=LONG,
-        as_vllm=True,
-    ),
-    # seeds
-    "seed alone": Case([SEEDED], {MODEL}, prompts=PROMPTS[2:3]),
-    "seed in a batch": Case(MATES, {MODEL, EDITED}),
-    "seed with logprobs": Case([SEEDED | {"logprobs": 5}], {MODEL}, prompts=PROMPTS[2:3]),
-    "next seeds": Case([SEEDED | {"seed": 3 + i} for i in range(3)], {MODEL}, prompts=PROMPTS[2:3]),
-    "n": Case([SEEDED | {"n": 3}], {MODEL}, prompts=PROMPTS[2:3]),
-    "unfiltered, seed alone": Case([UNFILTERED], {MODEL}, prompts=PROMPTS[1:2]),
-    "unfiltered, seed in a batch": Case([MATES[1], UNFILTERED, SEEDED, MATES[5]], {MODEL}),
-    # edits
-    **edited("logit bias", logit_bias={77: 4.0, 23: -4.0, 61: -4.0, 81: -4.0}),
-    **edited("allowed ids", allowed_token_ids=[3, 4, 5, 600]),
-    **edited("least length", min_tokens=5, stop_token_ids=STOPS),
-    **edited(
-        "all edits",
-        presence_penalty=0.7,
-        frequency_penalty=0.4,
-        repetition_penalty=1.1,
-        logit_bias={77: 4.0},
-        bad_words=["t23", "t374 t309", "t61"],
-    ),
-    "edits beside greedy": Case(
-        [GREEDY | {"presence_penalty": 0.7}, GREEDY, ONE, GREEDY | {"bad_words": ["t972"]}],
-        {MODEL, EDITED},
-        as_vllm=True,
-    ),
-    "edits of greedy alone": Case([GREEDY | {"presence_penalty": 0.7}] * 2, {VLLM}, as_vllm=True),
-    "seed with an edit": Case([SEEDED | BIAS], {EDITED}, prompts=PROMPTS[2:3]),
-    # the end of a request
-    "stop ids": Case([ONE | {"stop_token_ids": STOPS}] * 6, {MODEL}, as_vllm=True),
-    "stop strings": Case([ONE | {"stop": ["t25", "t37"], "detokenize": True}] * 6, {MODEL}, as_vllm=True),
-    # long prompts, and blocks for three of six requests at their end
-    "long, alone": Case([SEEDED], {MODEL}, prompts=LONG[4:5]),
-    "long, preempted": Case([SEEDED] * 6, {MODEL}, prompts=LONG),
-    "long, one token": Case([ONE] * 6, {MODEL}, prompts=LONG, as_vllm=True),
-    # rules that vLLM has no parameter for
-    "rule, seed alone": Case([RULED], {MODEL}, prompts=PROMPTS[2:3]),
-    # distributions of a token
-    "first tokens": Case([{"temperature": 1.0, "logprobs": 20, "max_tokens": 1}], {MODEL}),
-    "draws": Case([FILTERS | {"max_tokens": 1}] * DRAWS, {MODEL}, prompts=PROMPTS[:1]),
-    # drafts: the first step of a request has none
-    "drafts, greedy": Case([GREEDY] * 6, {VLLM, VLLM_VERIFIED}, "drafts", as_vllm=True),
-    "drafts, one token": Case([ONE | {"logprobs": 3}] * 6, {MODEL, VERIFIED}, "drafts", as_vllm=True),
-    "drafts, edits": Case(
-        [
-            ONE | edit
-            for edit in ({"presence_penalty": 0.7}, {"bad_words": ["t374 t309"]}, {"repetition_penalty": 1.2})
-        ],
-        {EDITED, VERIFIED},
-        "drafts",
-        as_vllm=True,
-    ),
-    "drafts, seed alone": Case([SEEDED], {MODEL, VERIFIED}, "drafts", prompts=PROMPTS[2:3]),
-    "drafts, seed in a batch": Case(DRAFTING_MATES, {MODEL, EDITED, VERIFIED}, "drafts"),
-    "drafts, filtered logprobs": Case(
-        [COLD | {"logprobs": 5}] * 5, {MODEL, VERIFIED}, FILTERED, as_vllm=True
-    ),
-    "drafts, rule, seed alone": Case([RULED], {MODEL, VERIFIED}, "drafts", prompts=PROMPTS[2:3]),
-    "drafts, preempted": Case([SEEDED] * 6, {MODEL, VERIFIED}, "drafts", prompts=LONG),
-    # drafts that are drawn, by a model of other logits than the target's
-    "drawn drafts, greedy": Case([GREEDY] * 6, {VLLM, VLLM_VERIFIED, DRAFTED}, DRAWN, as_vllm=True),
-    "drawn drafts, greedy beside one token": Case(
-        [GREEDY, ONE] * 3, {MODEL, VERIFIED, DRAFTED}, DRAWN, is_run_alone=False
-    ),
+    name: eval(case) for name, case in call_tables.pairs(Path(__file__).with_suffix(".txt"))
 }
 
-V1_CASES = (
-    "greedy",
-    "one token",
-    "greedy beside one token",
-    "seed alone",
-    "seed in a batch",
-    "seed with logprobs",
-    "unfiltered, seed alone",
-    "unfiltered, seed in a batch",
-    "logit bias",
-    "allowed ids",
-    "first tokens",
-    "draws",
-)
-"""Those that run in the V1 runner too."""
+V1_CASES = tuple(name for name, case in CASES.items() if case.is_run_by_v1)

@@ -6,10 +6,12 @@ compiled kernels' warm-up. On a CPU the kernels run in Triton's interpreter: set
 """
 
 import contextlib
+import importlib
 import importlib.machinery
 import importlib.util
 import os
 import sys
+import textwrap
 import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +23,7 @@ import pytest
 import torch
 
 import vllm_stand_in
-from vllm_engine import DEVICE, ON_GPU, Parameters
+from vllm_engine import DEVICE, ON_GPU, DraftingEngine, Parameters
 
 REAL = (
     "vllm.model_executor.warmup.jit_warmup",
@@ -41,39 +43,25 @@ REAL = (
 """Modules, and packages with all that is in them, that are taken from the sources."""
 
 
-class Platform:
-    """What the sampler asks of a device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device_type = device.type
-        self.simple_compile_backend = "eager"
-
-    def is_cuda(self) -> bool:
-        return self.device_type == "cuda"
-
-    is_cuda_alike = is_cuda
-
-    def num_compute_units(self, device_id: int | None = 0) -> int:
-        if self.device_type == "cuda":
-            return torch.cuda.get_device_properties(device_id or 0).multi_processor_count
-        return 4
-
-    def get_device_capability(self, *_: Any) -> Any:
-        return MagicMock(major=9, minor=0, as_version_str=lambda: "9.0")
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith(("is_", "supports_", "has_")):
-            return lambda *arguments, **named: False
-        raise AttributeError(name)
+FROM_STAND_IN = (
+    "vllm.config",
+    "vllm.config.model",
+    "vllm.distributed.parallel_state",
+    "vllm.v1.worker.gpu.model_states.interface",
+)
 
 
-class Envs(types.ModuleType):
+def _of_platform(name: str) -> Any:
+    if name.startswith(("is_", "supports_", "has_")):
+        return lambda *_, **__: False
+    raise AttributeError(name)
+
+
+def _of_envs(name: str) -> Any:
     """vLLM's variables: all off, but for limits."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("VLLM_"):
-            return 8 if "_MAX_" in name else False
-        raise AttributeError(name)
+    if name.startswith("VLLM_"):
+        return 8 if "_MAX_" in name else False
+    raise AttributeError(name)
 
 
 def host_to_device(
@@ -86,32 +74,31 @@ def _stubs(device: torch.device) -> dict[str, types.ModuleType]:
     import triton
     import triton.language
 
-    platform = Platform(device)
+    is_cuda = device.type == "cuda"
+    processors = torch.cuda.get_device_properties(0).multi_processor_count if is_cuda else 4
+    asked = {
+        "device_type": device.type,
+        "simple_compile_backend": "eager",
+        "is_cuda": lambda: is_cuda,
+        "is_cuda_alike": lambda: is_cuda,
+        "num_compute_units": lambda _=0: processors,
+        "get_device_capability": lambda *_: MagicMock(major=9, minor=0, as_version_str=lambda: "9.0"),
+    }
     contents: dict[str, dict[str, Any]] = {
-        "vllm.config": {"get_current_vllm_config_or_none": lambda: None},
-        "vllm.config.model": {"PROCESSED_LOGPROBS_MODES": ("processed_logits", "processed_logprobs")},
-        "vllm.distributed": {
-            "parallel_state": types.SimpleNamespace(
-                __name__="vllm.distributed.parallel_state",
-                model_parallel_is_initialized=lambda: False,
-                get_pcp_group=lambda: None,
-                get_tp_group=lambda: None,
-            )
-        },
         "vllm.platforms": {
-            "current_platform": platform,
+            "current_platform": _mock("platform", asked, _of_platform),
             "vllm_version_matches_substr": lambda _: False,
         },
         "vllm.sampling_params": {"SamplingParams": Parameters, "MAX_LOGPROB_TOKEN_IDS": 128},
         "vllm.triton_utils": {
             # its filters need more than the interpreter has, and have another way
-            "HAS_TRITON": device.type == "cuda",
+            "HAS_TRITON": is_cuda,
             "triton": triton,
             "tl": triton.language,
         },
         "vllm.utils.platform_utils": {
             "is_uva_available": lambda: False,
-            "num_compute_units": platform.num_compute_units,
+            "num_compute_units": asked["num_compute_units"],
         },
         "vllm.utils.torch_utils": {
             "PIN_MEMORY": False,
@@ -119,15 +106,17 @@ def _stubs(device: torch.device) -> dict[str, types.ModuleType]:
             "get_accelerator_view_from_cpu_tensor": None,
         },
     }
-    return {name: _mock(name, attributes) for name, attributes in contents.items()} | {
-        "vllm.envs": Envs("vllm.envs")
-    }
+    for name in FROM_STAND_IN:
+        contents[name] = {}
+        exec(textwrap.dedent(vllm_stand_in.MODULES[name]), contents[name])
+    envs = {"vllm.envs": _mock("vllm.envs", {}, _of_envs)}
+    return envs | {name: _mock(name, attributes) for name, attributes in contents.items()}
 
 
-def _mock(name: str, attributes: dict[str, Any]) -> types.ModuleType:
-    """A module with some attributes, and a mock for the rest."""
+def _mock(name: str, attributes: dict[str, Any], other: Any = lambda _: MagicMock()) -> types.ModuleType:
+    """A module with some attributes, and others by their names."""
     module = types.ModuleType(name)
-    vars(module).update({"__getattr__": lambda _: MagicMock()} | attributes)
+    vars(module).update({"__getattr__": other} | attributes)
     return module
 
 
@@ -179,9 +168,41 @@ def vllm_with_tokendraw() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if not ON_GPU:
             patch.setenv("TOKENDRAW_SAMPLER", "native")
-        from tokendraw_vllm import _v2
+        from tokendraw_vllm import v2
 
-        _v2.install()
+        v2.install()
         yield
     sys.meta_path[:] = before
     vllm_stand_in.forget()
+
+
+def main() -> None:
+    """Print which parts serve the installed vLLM: by their seams, then by the proofs, as if it were untested."""
+    import logging
+
+    import tokendraw_vllm
+    from tokendraw_vllm import _engine, _parts, _v1
+
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("vllm.tokendraw").setLevel("INFO")
+    _engine.TESTED = ()
+    for part in _engine.SEAMS:
+        reason = _engine.misfits().get(part, "stands on a part that is left alone")
+        print(
+            f"vLLM {_engine.version()}, {part}: {'whole' if _engine.is_whole(part) else reason}", flush=True
+        )
+    is_served = _engine.is_whole(_parts.SAMPLER)
+    tokendraw_vllm.register()
+    _v1.MIN_REFERENCE_VOCABULARY = 0
+    vllm_stand_in.v1_sampler()(torch.randn(2, 50_000), {}, torch.tensor([5, 5]), None)
+    if is_served:
+        importlib.import_module("triton_masks")
+        vllm_stand_in.forget()
+        with vllm_with_tokendraw():
+            for drawn in (False, True):
+                engine = DraftingEngine(50, 3, method="block" if drawn else "standard", drawn=drawn)
+                assert engine.sampler._tokendraw.can_draw()
+
+
+if __name__ == "__main__":
+    main()

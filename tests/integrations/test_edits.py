@@ -1,5 +1,7 @@
 """Processors of transformers replaced by ``process_logits``: the replaced classes, and equal results."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import transformers
@@ -17,6 +19,7 @@ from transformers import (
 )
 
 import tokendraw
+from call_tables import pairs
 from tokendraw_transformers import _edits, _loading
 from tokendraw_transformers._edits import EditProcessor, with_edits
 from transformers_models import PAD, draw, model_of, prompts
@@ -57,16 +60,6 @@ class OwnPenalty(RepetitionPenaltyLogitsProcessor):
 
 
 EVERY = [bias, penalty, bad, early, suppressed]
-STRETCHES = {
-    "all that generate prepares": (EVERY, [[0, 1, 2, 3, 4]]),
-    "one that stays between": ([bias, penalty, ngrams, bad, early], [[0, 1], 2, [3, 4]]),
-    "a bias behind a penalty": ([penalty, bias], [[0], [1]]),
-    "a bias behind what forbids": ([bad, suppressed, bias, penalty], [[0, 1, 2, 3]]),
-    "two of a kind": ([penalty, penalty], [[0], [1]]),
-    "sequences of several ids": ([bad_pairs, suppressed], [0, [1]]),
-    "a class of one's own": ([lambda: OwnPenalty(1.3), suppressed], [0, [1]]),
-    "none": ([], []),
-}
 
 
 @pytest.fixture
@@ -121,8 +114,9 @@ PADDED = {
 }
 
 
-@pytest.mark.parametrize(("makers", "expected"), STRETCHES.values(), ids=STRETCHES)
-def test_stretches_of_served_processors_are_replaced_at_their_place_with_the_same_scores(makers, expected):
+@pytest.mark.parametrize(("name", "case"), pairs(Path(__file__).with_name("stretches.txt")))
+def test_stretches_of_served_processors_are_replaced_at_their_place_with_the_same_scores(name, case):
+    makers, expected = eval(case, globals())
     ids, prepared = prompts(3, vocab_size=V), [make() for make in makers]
     edited = with_edits(prepared)
     result = [

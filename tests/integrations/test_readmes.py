@@ -14,9 +14,9 @@ import transformers
 import pages
 import tokendraw_sglang._engine as sglang
 from tokendraw_transformers._errors import supported_range
-from tokendraw_vllm import _log as vllm_log
-from tokendraw_vllm._engine import TESTED
-from tokendraw_vllm._v2_rules import NOT_REPLACED
+from tokendraw_vllm import _parts as vllm_log
+from tokendraw_vllm._engine import SWITCHED_OFF, TESTED
+from tokendraw_vllm.v2.rules import NOT_REPLACED
 from transformers_models import byte_tokenizer, draw, model_of, prompts
 
 READMES = {
@@ -41,9 +41,9 @@ def test_the_log_lines_are_the_written_lines(caplog, monkeypatch):
     caplog.set_level("INFO", "vllm.tokendraw")
     vllm_log._say.cache_clear()
     vllm_log.log_replaced("V2 sampler", f"triton-gumbel 0.1.0, vLLM {TESTED[-1]}")
-    vllm_log.log_kept(f"vLLM 0.34.0 is untested, tested are {' and '.join(TESTED)}")
+    vllm_log.log_kept(SWITCHED_OFF)
     vllm_log.log_kept("...", part="V2 sampler")
-    vllm_log.log_failed("V2 sampler", "triton-gumbel", RuntimeError("..."))
+    vllm_log.give_up("V2 sampler", "triton-gumbel", RuntimeError("..."))
     monkeypatch.setattr(vllm_log, "_reasons_of_losses", set())
     vllm_log.log_lost(["top_n_sigma", "typical_p"], NOT_REPLACED)
     vllm_log._say.cache_clear()

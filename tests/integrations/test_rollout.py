@@ -128,14 +128,9 @@ def test_each_prompt_has_a_completion_with_log_probabilities_at_the_temperature_
 def test_a_seed_draws_its_completion_again(trainer):
     result = rollout_func(seed=7)(PROMPTS, trainer)
     base = derived_seed(7, [3, 0])
-    repeats = [0, 1, 0, 0]
-    assert result["seeds"] == [
-        derived_seed(base, prompt, repeat)
-        for prompt, repeat in zip(result["prompt_ids"], repeats, strict=True)
-    ]
-    for prompt, completion, seed in zip(
-        result["prompt_ids"], result["completion_ids"], result["seeds"], strict=True
-    ):
+    prompt_ids, completion_ids, seeds = (result[name] for name in ("prompt_ids", "completion_ids", "seeds"))
+    assert seeds == list(map(derived_seed, [base] * 4, prompt_ids, [0, 1, 0, 0]))
+    for prompt, completion, seed in zip(prompt_ids, completion_ids, seeds, strict=True):
         again = draw(model_of("llama"), torch.tensor([prompt]), seeds=[seed], **SETTINGS)
         assert again[0, len(prompt) :].tolist() == completion
 

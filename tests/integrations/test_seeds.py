@@ -113,9 +113,8 @@ def test_seeds_of_greedy_decoding_are_warned_of(llama, arguments, monkeypatch):
         greedy = llama.generate(prompts(2), custom_generate=generate, **arguments, **settings)
     assert [str(warning.message) for warning in result] == [UNUSED]
     assert result[0].filename == __file__
-    assert torch.equal(
-        greedy, draw(llama, prompts(2), do_sample=False, seeds=[None, None])
-    )  # warns of nothing
+    unseeded = draw(llama, prompts(2), do_sample=False, seeds=[None, None])  # warns of nothing
+    assert torch.equal(greedy, unseeded)
     monkeypatch.setenv("TOKENDRAW_STRICT", "1")
     with pytest.raises(SeedsUnusedWarning) as error:
         llama.generate(prompts(2), custom_generate=generate, **arguments, **settings)
@@ -176,14 +175,11 @@ def test_assisted_generation_draws_the_tokens_of_the_unassisted(llama, assistant
 
     transformers 5.0 needs an ``eos_token_id`` for a lookup.
     """
-    settings, repeats, passes = {
-        "greedy": ({"assistant_model": assistant, "do_sample": False}, 1, []),
-        "by the rejection rule": ({"assistant_model": assistant, "do_sample": True, "top_k": 0}, 1, []),
-        "by prompt lookup": (
-            {"prompt_lookup_num_tokens": 3, "do_sample": False, "eos_token_id": V - 1},
-            3,
-            [],
-        ),
+    passes, repeats = [], 3 if way == "by prompt lookup" else 1
+    settings = {
+        "greedy": {"assistant_model": assistant, "do_sample": False},
+        "by the rejection rule": {"assistant_model": assistant, "do_sample": True, "top_k": 0},
+        "by prompt lookup": {"prompt_lookup_num_tokens": 3, "do_sample": False, "eos_token_id": V - 1},
     }[way]
     end = {name: value for name, value in settings.items() if name == "eos_token_id"}
     for seed in range(6):

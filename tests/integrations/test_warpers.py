@@ -1,5 +1,7 @@
 """Warpers of transformers: the ones taken over, and the tokens kept in their place."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -19,50 +21,23 @@ from transformers import (
 )
 from transformers.generation import WatermarkingConfig
 
+from call_tables import pairs
 from tokendraw import SamplingParams
 from tokendraw_transformers._warpers import plan
 from transformers_models import draw, model_of, prompts
 
 PENALTY, T, K = RepetitionPenaltyLogitsProcessor(1.2), TemperatureLogitsWarper(0.7), TopKLogitsWarper(40)
-P, M, NORMALIZED, H = (
-    TopPLogitsWarper(0.9),
-    MinPLogitsWarper(0.1),
-    LogitNormalization(),
-    TopHLogitsWarper(0.4),
-)
+P, M, H = TopPLogitsWarper(0.9), MinPLogitsWarper(0.1), TopHLogitsWarper(0.4)
+NORMALIZED = LogitNormalization()
 KEEPS_TWO, FINITE = TopPLogitsWarper(0.9, min_tokens_to_keep=2), TopKLogitsWarper(40, filter_value=-100.0)
 TYPICAL, EPSILON, ETA = TypicalLogitsWarper(0.9), EpsilonLogitsWarper(0.01), EtaLogitsWarper(0.25)
 EPSILON_FLOOR, ETA_FLOOR = {"epsilon_cutoff": 0.01}, {"eta_cutoff": 0.25}
 JOINT = {"top_p": 0.9, "min_p": 0.1, "filter_order": "joint"}
-CASES = {
-    "nothing": ([], 0, {}, []),
-    "all but min-p": ([PENALTY, T, K, P], 1, {"temperature": 0.7, "top_k": 40, "top_p": 0.9}, []),
-    "normalised": ([T, NORMALIZED], 0, {"temperature": 0.7}, []),
-    "top-p and min-p": ([P, M], 0, JOINT, []),
-    "all": ([T, K, P, M], 0, {"temperature": 0.7, "top_k": 40, **JOINT}, [K]),
-    "top-k and min-p": ([K, M], 0, {"top_k": 40, "min_p": 0.1}, []),
-    "min-p 0": ([K, P, MinPLogitsWarper(0.0)], 0, {"top_k": 40, "top_p": 0.9}, []),
-    "top-p 0": ([TopPLogitsWarper(0.0)], 0, {"temperature": 0.0}, []),
-    "a processor behind a warper": ([T, K, PENALTY], 3, {}, []),
-    "a warper out of order": ([P, K], 1, {"top_k": 40}, []),
-    "one of each kind": ([T, T, K], 1, {"temperature": 0.7, "top_k": 40}, []),
-    "more than one token kept": ([KEEPS_TWO, M], 1, {"min_p": 0.1}, []),
-    "another filter value": ([T, FINITE], 2, {}, []),
-    "epsilon": ([PENALTY, T, EPSILON], 1, {"temperature": 0.7, "filters": EPSILON_FLOOR}, []),
-    "eta": ([T, ETA, NORMALIZED], 0, {"temperature": 0.7, "filters": ETA_FLOOR}, []),
-    "epsilon beside top-k": ([T, K, EPSILON], 2, {"filters": EPSILON_FLOOR}, []),
-    "eta beside epsilon": ([T, EPSILON, ETA], 2, {"filters": ETA_FLOOR}, []),
-    "epsilon beside top-p and min-p": ([T, P, M, EPSILON], 3, {"filters": EPSILON_FLOOR}, []),
-    "top-h": ([T, H, K, P], 2, {"top_k": 40, "top_p": 0.9}, []),
-    "typical": ([T, TYPICAL], 0, {"temperature": 0.7, "typical_p": 0.9}, []),
-    "typical beside top-k and min-p": ([K, M, TYPICAL], 0, {"top_k": 40, "min_p": 0.1, "typical_p": 0.9}, []),
-    "typical beside top-p": ([T, K, P, TYPICAL], 3, {"typical_p": 0.9}, []),
-}
-"""Prepared processors, how many of them stay, the parameters of the draw, and what narrows the scores before it."""
 
 
-@pytest.mark.parametrize(("prepared", "stay", "params", "narrowing"), CASES.values(), ids=CASES)
-def test_warpers_are_taken_from_the_end_of_the_list(prepared, stay, params, narrowing):
+@pytest.mark.parametrize(("name", "case"), pairs(Path(__file__).with_name("warpers.txt")))
+def test_warpers_are_taken_from_the_end_of_the_list(name, case):
+    prepared, stay, params, narrowing = eval(case, globals())
     result = plan(prepared, do_sample=True)
     assert list(result.processors) == prepared[:stay]
     assert result.params == SamplingParams(**params)

@@ -76,7 +76,7 @@ class EngineState:
 
     :ivar engine: Name of the engine, in the spelling of its users.
     :ivar installed: Installed version; None if the engine is not installed.
-    :ivar tested: Versions that the adapter was tested with; the adapter does nothing for any other version.
+    :ivar tested: Versions that the adapter was tested with.
     :ivar applies: Whether the adapter would draw for this engine.
     :ivar reason: Phrase without a full stop: what the adapter would replace, or why the adapter does not apply.
     """
@@ -96,6 +96,7 @@ def examine(
     misfit: Callable[[], str | None],
     would: str,
     switch: str | None = None,
+    uses_untested: bool = False,
 ) -> EngineState:
     """Compare the installed engine with the versions tested by an adapter. Raises nothing.
 
@@ -104,6 +105,7 @@ def examine(
     :param misfit: says why the engine's code does not fit; None: it does. What it raises is the reason, too.
     :param would: what the adapter would replace.
     :param switch: variable that switches the adapter off with 0 or false, such as ``TOKENDRAW_VLLM``.
+    :param uses_untested: whether the adapter applies to other versions too, where ``misfit`` finds nothing.
     """
     versions = (installed_version(name) for name in distributions)
     installed = next((version for version in versions if version is not None), None)
@@ -112,14 +114,12 @@ def examine(
             reason: str | None = f"switched off by {switch}"
         elif installed is None:
             reason = f"{engine} is not installed"
-        elif installed.partition("+")[0] not in tested:
+        elif installed.partition("+")[0] not in tested and not uses_untested:
             reason = f"{engine} {installed} is untested, tested are {all_of(tested)}"
         else:
             reason = guarded(f"importing {engine} {installed}", misfit)
-    except SettingsError as error:
+    except (SettingsError, PluginError) as error:
         reason = str(error).removesuffix(".")
-    except PluginError as error:
-        reason = str(error)
     return EngineState(
         engine=engine,
         installed=installed,

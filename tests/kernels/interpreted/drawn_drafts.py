@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from tokendraw_vllm import _v2_draft_kernels as kernels
+from tokendraw_vllm.v2 import draft_kernels as kernels
 
 SLOTS, STEPS = 5, 3
 SIZE = 2 * kernels._PROBS_BLOCK_SIZE + 77

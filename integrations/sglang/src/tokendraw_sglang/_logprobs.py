@@ -13,6 +13,7 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw_sglang._metadata import current_stream, rows_of_requests
+from tokendraw_sglang._rules import uploaded
 
 LEAST_BEST = 8
 """The best tokens are asked for by powers of two from this number on: kernels are compiled for each number."""
@@ -118,6 +119,4 @@ def _padded(lists: Sequence[Sequence[int]], device: torch.device) -> Tensor | No
     if not longest:
         return None
     rows = [[*ids, *[-1] * (longest - len(ids))] for ids in lists]
-    return torch.tensor(rows, pin_memory=device.type == "cuda", dtype=torch.int64, device="cpu").to(
-        device, non_blocking=True
-    )
+    return uploaded(rows, torch.int64, device)

@@ -44,17 +44,13 @@ def hook_rules() -> str | None:
     from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
     from sglang.srt.sampling.sampling_params import SamplingParams as Requested
 
-    methods = {
-        "SamplingParams.verify": (Requested, "verify", ("self", "vocab_size")),
-        "SamplingBatchInfo.filter_batch": (
-            SamplingBatchInfo,
-            "filter_batch",
-            ("self", "keep_indices", "keep_indices_device"),
-        ),
-        "SamplingBatchInfo.copy_for_forward": (SamplingBatchInfo, "copy_for_forward", ("self",)),
-    }
-    for words, (owner, name, leading) in methods.items():
-        reason = changed_signature(words, getattr(owner, name, None), leading)
+    methods = (
+        (Requested, "verify", "self vocab_size"),
+        (SamplingBatchInfo, "filter_batch", "self keep_indices keep_indices_device"),
+        (SamplingBatchInfo, "copy_for_forward", "self"),
+    )
+    for owner, name, leading in methods:
+        reason = changed_signature(f"{owner.__name__}.{name}", getattr(owner, name, None), leading.split())
         if reason is not None:
             return reason
     HookRegistry.register(f"{_PARAMS}.verify", verify, HookType.AROUND)
@@ -143,8 +139,13 @@ def _values(params: Any) -> dict[str, float]:
 def _column(values: Sequence[float], device: torch.device) -> Tensor:
     """Write a column [B] on a device, bool of bools and float32 of numbers, without waiting."""
     dtype = torch.bool if all(isinstance(value, bool) for value in values) else torch.float32
-    column = torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda", device="cpu")
-    return column.to(device, non_blocking=True)
+    return uploaded(values, dtype, device)
+
+
+def uploaded(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Write values on a device without waiting for it."""
+    tensor = torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda", device="cpu")
+    return tensor.to(device, non_blocking=True)
 
 
 def _check_engine() -> None:
@@ -205,16 +206,16 @@ def merge_seeds(original: Callable[..., None], info: Any, other: Any) -> None:
 def seed_column(seeds: Sequence[int | None], device: torch.device) -> Tensor:
     """Write seeds as [B] int64 on a device, ``NO_SEED`` for None, without waiting for the device."""
     entries = [NO_SEED if seed is None else _REPLACEMENT_SEED if seed == NO_SEED else seed for seed in seeds]
-    column = torch.tensor(entries, dtype=torch.int64, pin_memory=device.type == "cuda", device="cpu")
-    return column.to(device, non_blocking=True)
+    return uploaded(entries, torch.int64, device)
 
 
 def _draws_here() -> bool:
     from sglang.srt.runtime_context import get_exec, get_spec
 
     from tokendraw_sglang._registration import BACKEND
-    from tokendraw_sglang._verification import carries_seeds
+    from tokendraw_sglang._verification import is_served, mode_of
 
     if get_exec().kernel.sampling_backend != BACKEND:
         return False
-    return get_spec().speculative_algorithm is None or carries_seeds()
+    spec = get_spec()
+    return spec.speculative_algorithm is None or (is_served() and mode_of(spec) is None)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -97,8 +96,11 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
             token_ids = self._draw(logits, sampling_info, positions)
         except Exception as error:
             self.fall_back(error)
-            with self._as_preprocessed(logits):
+            self._preprocessed = logits
+            try:
                 return self._draw_by_sglang(logits_output, sampling_info, *arguments, **options)
+            finally:
+                self._preprocessed = None
         if return_logprob:
             wanted = (top_logprobs_nums, token_ids_logprobs)
             self._logprobs(logits, sampling_info, token_ids, *wanted).write_output_to(logits_output)
@@ -178,14 +180,6 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
             return logits
         processed: Tensor = super()._preprocess_logits(logits, sampling_info)
         return processed
-
-    @contextlib.contextmanager
-    def _as_preprocessed(self, logits: Tensor) -> Iterator[None]:
-        self._preprocessed = logits
-        try:
-            yield
-        finally:
-            self._preprocessed = None
 
     def _warm_up(self, logits: Tensor) -> None:
         """Compile on the first batch: SGLang's warm-up request, unless the server skips it."""

@@ -147,21 +147,9 @@ def unserved(spec: Any) -> str | None:
     return None
 
 
-def serving_sampler() -> TokendrawSampler | None:
-    """Return the sampler that verifies the drafts of this process; None: SGLang does."""
-    return _PROCESS.sampler
-
-
 def is_served() -> bool:
     """Return whether tokendraw verifies the drafts of this process."""
     return _PROCESS.sampler is not None
-
-
-def carries_seeds() -> bool:
-    """Return whether drafts of this process are verified with seeds."""
-    from sglang.srt.runtime_context import get_spec
-
-    return is_served() and mode_of(get_spec()) is None
 
 
 def mode_of(spec: Any) -> Literal["block", "rejection"] | None:
@@ -308,7 +296,7 @@ def score_drafts(
     :param accept_index: [B, depth] int32: rows of the emitted tokens, then -1, which stands for the last row; None: of
         another verification than ``eagle_sample``, which SGLang serves.
     """
-    sampler, rows, requests = serving_sampler(), None, len(batch.seq_lens)
+    sampler, rows, requests = _PROCESS.sampler, None, len(batch.seq_lens)
     top_nums = batch.top_logprobs_nums or [0] * requests
     given_ids = batch.token_ids_logprobs or [None] * requests
     if sampler is not None and accept_index is not None and requests:

@@ -51,25 +51,11 @@ def warn(text: str, category: type[TokendrawWarning], *, stacklevel: int) -> Non
     warnings.warn(text, category, stacklevel=stacklevel + 1)
 
 
-SIGNATURES: dict[str, tuple[str, ...]] = {
+SIGNATURES = {
     "_sample": (
-        "self",
-        "input_ids",
-        "logits_processor",
-        "stopping_criteria",
-        "generation_config",
-        "synced_gpus",
-        "streamer",
-        "model_kwargs",
+        "self input_ids logits_processor stopping_criteria generation_config synced_gpus streamer model_kwargs"
     ),
-    "_extract_generation_mode_kwargs": (
-        "self",
-        "custom_generate",
-        "kwargs",
-        "synced_gpus",
-        "assistant_model",
-        "streamer",
-    ),
+    "_extract_generation_mode_kwargs": "self custom_generate kwargs synced_gpus assistant_model streamer",
 }
 """Methods of ``GenerationMixin`` and their parameters: the decoding loop, and what it is prepared with."""
 
@@ -128,7 +114,7 @@ def check_signatures(mixin: type, version: str) -> None:
     :param mixin: ``transformers.GenerationMixin``.
     :raises TransformersVersionError: names the method with both lists.
     """
-    expected = {name: list(parameters) for name, parameters in SIGNATURES.items()}
+    expected = {name: parameters.split() for name, parameters in SIGNATURES.items()}
     found = {name: _parameters(mixin, name) for name in expected}
     taken = set(_parameters(mixin, "generate"))
     expected["generate"] = list(CALLER_ARGUMENTS)

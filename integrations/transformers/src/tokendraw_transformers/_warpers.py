@@ -34,8 +34,14 @@ from transformers import (
 
 from tokendraw import SamplingParams
 
-SUPPORTED = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper)
-"""Warpers that tokendraw replaces beside each other, in the order in which transformers applies them."""
+SUPPORTED: dict[type, str] = {
+    TemperatureLogitsWarper: "temperature",
+    TopKLogitsWarper: "top_k",
+    TopPLogitsWarper: "top_p",
+    MinPLogitsWarper: "min_p",
+}
+"""Warpers that tokendraw replaces beside each other, in the order in which transformers applies them, and their
+attributes, which are fields of :class:`SamplingParams` too."""
 
 
 class _Taken(NamedTuple):
@@ -124,20 +130,13 @@ def _warper_index(processor: Any) -> int | None:
 
 
 def _sampling_params(warpers: dict[type, Any]) -> tuple[SamplingParams, list[Any]]:
-    params = SamplingParams()
-    if TemperatureLogitsWarper in warpers:
-        params = replace(params, temperature=warpers[TemperatureLogitsWarper].temperature)
-    if TopKLogitsWarper in warpers:
-        params = replace(params, top_k=warpers[TopKLogitsWarper].top_k)
-    if TopPLogitsWarper in warpers:
-        top_p = warpers[TopPLogitsWarper].top_p
-        # transformers keeps one token at top_p 0
-        params = replace(params, top_p=top_p) if top_p > 0 else replace(params, temperature=0.0)
-    if MinPLogitsWarper in warpers:
-        params = replace(params, min_p=warpers[MinPLogitsWarper].min_p)
+    fields = {name: getattr(warpers[kind], name) for kind, name in SUPPORTED.items() if kind in warpers}
+    if fields.get("top_p", 1.0) <= 0:  # transformers keeps one token
+        fields |= {"top_p": 1.0, "temperature": 0.0}
     for kind, taken in _TAKEN.items():
         if kind in warpers:
-            params = replace(params, **taken.params(warpers[kind]))
+            fields |= taken.params(warpers[kind])
+    params = SamplingParams(**fields)
     if params.min_p == 0 or params.top_p == 1:
         return params, []
     narrowing = [warpers[TopKLogitsWarper]] if params.top_k else []

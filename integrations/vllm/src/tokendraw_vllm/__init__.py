@@ -20,22 +20,24 @@ def register() -> None:
     May be called any number of times. Raises nothing: an exception here would end the engine.
     """
     from tokendraw.engines import format_error
-    from tokendraw_vllm import _log
+    from tokendraw_vllm import _parts
 
     try:
-        from tokendraw_vllm._engine import SWITCHED_OFF, compare_engine
+        from tokendraw_vllm._engine import SWITCHED_OFF, compare_engine, is_whole, reasons_to_log
 
-        batch = compare_engine()
-        if batch.applies:
-            from tokendraw_vllm import _v1, _v2, _v2_rules
+        found = compare_engine()
+        if not found.applies:
+            _parts.log_kept(found.reason, is_asked_for=found.reason == SWITCHED_OFF)
+            return
+        from tokendraw_vllm import _v1, v2
 
-            _v1.install()
-            _v2.install()
-            _v2_rules.install()
-        else:
-            _log.log_kept(batch.reason, is_asked_for=batch.reason == SWITCHED_OFF)
+        for part, reason in reasons_to_log().items():
+            _parts.log_kept(reason, part=part)
+        installs = {_parts.V1_SAMPLER: _v1, _parts.SAMPLER: v2, _parts.ADMISSION: v2.rules}
+        for part in filter(is_whole, installs):
+            installs[part].install()
     except Exception as error:
-        _log.log_kept(f"registering raised {format_error(error)}")
+        _parts.log_kept(f"registering raised {format_error(error)}")
 
 
 def state() -> EngineState:

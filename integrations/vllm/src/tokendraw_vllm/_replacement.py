@@ -4,120 +4,56 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 import tokendraw
-from tokendraw import Drafts, Need, Sampler, SamplerOutput, SamplingMetadata, VerifyOutput
-from tokendraw.plugin import PluginInfo, VerifyMode
-from tokendraw.resolution import installed_version, read_settings
-from tokendraw_vllm import _log, _ranks
-from tokendraw_vllm._engine import DISTRIBUTIONS
-from tokendraw_vllm._ranks import Names
-from tokendraw_vllm._v2_edits import Processor
+from tokendraw import Need, Sampler
+from tokendraw.plugin import PluginInfo
+from tokendraw.resolution import read_settings
+from tokendraw_vllm import _engine, _parts
+from tokendraw_vllm._parts import Names
 
 REFERENCE = "native"
 """Plain PyTorch: quicker than the sampling in PyTorch of vLLM's V1 runner on a CPU, and slower than kernels."""
 _REFERENCE_PRIORITY = 0
 """Priority of plain PyTorch; those of compiled samplers and of kernels are higher."""
 
-Drawn = TypeVar("Drawn")
+Result = TypeVar("Result")
 
 
-def _token_ids(output: SamplerOutput) -> Any:
-    return output.token_ids
-
-
+@dataclass(eq=False)
 class Replacement:
-    """A sampler in place of a sampler of vLLM. The first call that raises is its last; on several ranks it raises."""
+    """A sampler in place of a sampler of vLLM, and the parts of vLLM that it serves."""
 
-    def __init__(
-        self, part: str, sampler: Sampler, *, seeds_every_row: bool, is_specialised: bool = True
-    ) -> None:
-        """Hold a loaded sampler.
+    part: str
+    """The replaced sampler of vLLM, without which no other part is served."""
+    sampler: Sampler
+    serves: set[str]
+    seeds_every_row: bool
+    """Whether rows without a user's seed may get one, at no cost."""
+    is_specialised: bool = True
+    """Whether the plugin's priority is above that of the reference in plain PyTorch."""
+    by: str = ""
+    """The plugin and vLLM, for the log."""
+    processor: Any = None
+    """Where editing is served: a provider of ``process_logits``."""
 
-        :param part: the replaced part of vLLM, for the log.
-        :param seeds_every_row: whether rows without a user's seed may get one, at no cost.
-        :param is_specialised: whether the plugin's priority is above that of the reference in plain PyTorch.
-        """
-        self.part = part
-        self.sampler: Sampler | None = sampler
-        self.processor: Processor | None = None
-        """Edits logits in the place of vLLM's processors, where loaded."""
-        self.verifies = False
-        """Whether drafts are verified too."""
-        self.draws_drafts = False
-        """Whether drafts are drawn too."""
-        self.seeds_every_row = seeds_every_row
-        self.is_specialised = is_specialised
-
-    def draw(
-        self,
-        logits: Tensor,
-        metadata: Callable[[], SamplingMetadata],
-        finish: Callable[[SamplerOutput], Drawn] = _token_ids,
-    ) -> Drawn | None:
-        """Draw a token in each row; None after a failure, now or before: then vLLM has to draw.
-
-        :param logits: [B, V].
-        :param metadata: makes the metadata of the batch.
-        :param finish: makes the result of the draw; left out: ids [B] int64.
-        """
-        if self.sampler is None:
-            return None
+    def attempt(self, part: str, call: Callable[[], Result]) -> Result | None:
+        """Return a call's result; None if it raises, and the part is vLLM's from then on. Beside other ranks raise."""
         try:
-            return finish(self.sampler.sample(logits, metadata()))
+            return call()
         except Exception as error:
-            self.fail(error)
+            if part in self.serves:
+                _parts.give_up(part, self.sampler.name, error)
+            self.leave(part)
             return None
 
-    def fail(self, error: Exception) -> None:
-        """Leave all later draws to vLLM, with a line in the log."""
-        if self.sampler is not None:
-            _ranks.give_up(self.part, self.sampler.name, error)
-        self.sampler = None
-
-    def verify(
-        self,
-        logits: Tensor,
-        drafts: Callable[[], Drafts],
-        metadata: Callable[[], SamplingMetadata],
-        mode: VerifyMode,
-    ) -> VerifyOutput | None:
-        """Verify drafts; None after a failure, now or before: then vLLM has to verify.
-
-        :param logits: [L, V].
-        """
-        if self.sampler is None or not self.verifies:
-            return None
-        try:
-            described = metadata()  # first: it brings the parameters that the drafts are laid out with
-            return self.sampler.verify(logits, drafts(), described, mode=mode)
-        except Exception as error:
-            self.fail_verification(error)
-            return None
-
-    def draft(self, logits: Tensor, metadata: Callable[[], SamplingMetadata]) -> Tensor | None:
-        """Draw a draft in each row: [B] int64; None after a failure, now or before: then vLLM has to draw.
-
-        :param logits: [B, V].
-        """
-        if self.sampler is None or not self.draws_drafts:
-            return None
-        try:
-            return self.sampler.draft(logits, metadata()).token_ids
-        except Exception as error:
-            _ranks.give_up(_log.DRAFTING, self.sampler.name, error)
-            self.draws_drafts = False
-            return None
-
-    def fail_verification(self, error: Exception) -> None:
-        """Leave all later drafts to vLLM, with a line in the log."""
-        if self.sampler is not None and self.verifies:
-            _ranks.give_up(_log.VERIFICATION, self.sampler.name, error)
-        self.verifies = False
+    def leave(self, part: str) -> None:
+        """Leave a part to vLLM, or with the sampler all of them."""
+        self.serves -= self.serves if part == self.part else {part}
 
 
 def load(
@@ -125,7 +61,7 @@ def load(
     device: torch.device,
     need: Need,
     *,
-    reference_is_faster: bool,
+    reference_is_faster: bool = False,
     prepare: Callable[[Sampler, bool], object] | None = None,
     names: Names | str | None = None,
 ) -> Replacement | None:
@@ -138,34 +74,32 @@ def load(
     :param prepare: called with the sampler and ``seeds_every_row`` of :class:`Replacement` before it counts as loaded.
     :param names: what the first of several ranks chose for all, by :func:`choose`; None: the best is chosen here.
     """
-    with _ranks.vllm_stays_if_it_raises(part):
-        if names is None:
-            names = _reason_to_stay(device, reference_is_faster=reference_is_faster)
-        if isinstance(names, str):
-            _log.log_kept(names, part=part)
-            return None
-        sampler = tokendraw.load_sampler(names, device=device, need=need)
+    with _parts.vllm_stays_if_it_raises(part):
+        if names is None and not reference_is_faster:
+            _check_not_reference(device)
+        sampler = tokendraw.load_sampler(_parts.chosen_names(names), device=device, need=need)
         version, info = _plugin_of(sampler.name)
         seeds_every_row = getattr(info.operations["sample"], "seeding", "none") == "counter"
         if prepare is not None:
             prepare(sampler, seeds_every_row)
-        engine = next(filter(None, map(installed_version, DISTRIBUTIONS)), "")
-        _log.log_replaced(part, f"{sampler.name} {version}, vLLM {engine}")
+        by = f"{sampler.name} {version}, vLLM {_engine.version()}"
+        if _engine.is_tested():  # else the proof comes first
+            _parts.log_replaced(part, by)
         is_specialised = info.priority > _REFERENCE_PRIORITY
-        return Replacement(part, sampler, seeds_every_row=seeds_every_row, is_specialised=is_specialised)
+        return Replacement(part, sampler, {part}, seeds_every_row, is_specialised, by)
     return None
 
 
 def choose(
-    device: torch.device, need: Need, *, reference_is_faster: bool, verifies: bool = False
-) -> Names | str:
-    """Choose for several ranks: the names of the best sampler that can be loaded here, or why vLLM's own stays.
+    device: torch.device, need: Need, *, reference_is_faster: bool = False, verifies: bool = False
+) -> Names:
+    """Choose for several ranks: the names of the best sampler that can be loaded here.
 
     :param verifies: whether drafts are verified too. Without a plugin that can, vLLM verifies.
+    :raises _parts.LeftAlone: vLLM's own is as quick.
     """
-    reason = _reason_to_stay(device, reference_is_faster=reference_is_faster)
-    if reason is not None:
-        return reason
+    if not reference_is_faster:
+        _check_not_reference(device)
     sampler = tokendraw.load_sampler(device=device, need=need)
     if verifies:
         with contextlib.suppress(tokendraw.TokendrawError):
@@ -173,17 +107,13 @@ def choose(
     return sampler.choices
 
 
-def _reason_to_stay(device: torch.device, *, reference_is_faster: bool) -> str | None:
-    """Say why vLLM's own sampler stays although tokendraw has one; None: it does not."""
-    if reference_is_faster or read_settings().sampler is not None:
-        return None
-    if tokendraw.resolve(device=str(device)).chosen != REFERENCE:
-        return None
-    return (
-        f"'{REFERENCE}' is the best sampler for {device} here, and no quicker than vLLM's own. Install "
-        f"{'tokendraw-cpu' if device.type == 'cpu' else 'tokendraw-triton-gumbel'}, or set "
-        f"TOKENDRAW_SAMPLER={REFERENCE} to use it nevertheless"
-    )
+def _check_not_reference(device: torch.device) -> None:
+    if read_settings().sampler is None and tokendraw.resolve(device=str(device)).chosen == REFERENCE:
+        raise _parts.LeftAlone(
+            f"'{REFERENCE}' is the best sampler for {device} here, and no quicker than vLLM's own. Install "
+            f"{'tokendraw-cpu' if device.type == 'cpu' else 'tokendraw-triton-gumbel'}, or set "
+            f"TOKENDRAW_SAMPLER={REFERENCE} to use it nevertheless"
+        )
 
 
 def _plugin_of(name: str) -> tuple[str, PluginInfo]:

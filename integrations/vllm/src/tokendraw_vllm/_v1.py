@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, Need, SamplingMetadata
-from tokendraw_vllm import _log
-from tokendraw_vllm._ranks import choose_for_all, names_or_reason
+from tokendraw_vllm import _parts
+from tokendraw_vllm._engine import is_tested
+from tokendraw_vllm._parts import V1_SAMPLER as _PART
+from tokendraw_vllm._parts import choose_for_all, names_or_reason
 from tokendraw_vllm._replacement import Replacement, choose, load
+from tokendraw_vllm.v2.proof import made_up_logits, pass_or_stay, reference, require
 
-_PART = "V1 sampler"
 _ATTRIBUTE = "_tokendraw"
 MIN_CPU_VOCABULARY = 32_000
 """Least V that a compiled sampler draws on a CPU. With fewer tokens vLLM is quicker where a single request has top-k
@@ -58,28 +60,34 @@ def _draw(
     if _ATTRIBUTE not in vars(sampler):  # the first batch
         vars(sampler)[_ATTRIBUTE] = _load(sampler, logits.device, logits.shape[1])
     replacement: Replacement | None = vars(sampler)[_ATTRIBUTE]
-    if replacement is None or (not replacement.is_specialised and k is None and p is None):
+    if replacement is None or _PART not in replacement.serves:
+        return None
+    if not replacement.is_specialised and k is None and p is None:
         return None
     rows = [] if replacement.is_specialised else _unfiltered_rows(generators, k, p, logits.shape[1])
     if not rows:
-        return replacement.draw(logits, lambda: _metadata(logits, generators, k, p))
+        return _attempt(replacement, logits, generators, k, p)
     is_filtered = torch.ones(logits.shape[0], dtype=torch.bool, device="cpu")
     is_filtered[rows] = False
     index = is_filtered.nonzero().view(-1)
     if not len(index):
         return None
-    filtered, own = (
-        logits[index],
-        {i: generators[row] for i, row in enumerate(index.tolist()) if row in generators},
-    )
-    filtered_k, filtered_p = None if k is None else k[index], None if p is None else p[index]
-    drawn = replacement.draw(filtered, lambda: _metadata(filtered, own, filtered_k, filtered_p))
+    own = {i: generators[row] for i, row in enumerate(index.tolist()) if row in generators}
+    filters = (None if column is None else column[index] for column in (k, p))
+    drawn = _attempt(replacement, logits[index], own, *filters)
     if drawn is None:
         return None
     ids, _ = original(sampler, logits[rows], {i: generators[row] for i, row in enumerate(rows)}, None, None)
     tokens = drawn.new_empty(logits.shape[0])
     tokens[index], tokens[rows] = drawn, ids.long()
     return tokens
+
+
+def _attempt(replacement: Replacement, logits: Tensor, *given: Any) -> Tensor | None:
+    """Draw with the arguments of :func:`_metadata`; None after a failure."""
+    return replacement.attempt(
+        _PART, lambda: replacement.sampler.sample(logits, _metadata(logits, *given)).token_ids
+    )
 
 
 def _load(sampler: Any, device: torch.device, vocab_size: int) -> Replacement | None:
@@ -94,7 +102,7 @@ def _load(sampler: Any, device: torch.device, vocab_size: int) -> Replacement | 
     elif mode in PROCESSED_LOGPROBS_MODES:
         reason = f"logprobs_mode={mode!r} returns the filtered logits, which vLLM's own writes"
     if reason is not None:
-        _log.log_kept(reason, part=_PART)
+        _parts.log_kept(reason, part=_PART)
         return None
     need = Need(
         gumbel_dtype="fp64" if sampler.use_fp64_gumbel else "fp32",
@@ -104,7 +112,24 @@ def _load(sampler: Any, device: torch.device, vocab_size: int) -> Replacement | 
     names = choose_for_all(  # all ranks draw the batch
         lambda: names_or_reason(lambda: choose(device, need, reference_is_faster=reference_is_faster))
     )
-    return load(_PART, device, need, reference_is_faster=reference_is_faster, names=names)
+    replacement = load(_PART, device, need, reference_is_faster=reference_is_faster, names=names)
+    if replacement is None or is_tested():
+        return replacement
+
+    def check() -> None:
+        """Draw a made-up batch, and compare it with native's and with what vLLM's own filters keep."""
+        from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
+
+        logits = made_up_logits(4, vocab_size, torch.float32, device)
+        k = torch.tensor([6, vocab_size, 12, vocab_size], dtype=torch.int32, device=device)
+        p = torch.tensor([1.0, 0.9, 0.8, 1.0], dtype=torch.float32, device=device)
+        generators = [{row: torch.Generator().manual_seed(row) for row in range(4)} for _ in range(2)]
+        mine, own = (_metadata(logits, each, k, p) for each in generators)
+        drawn = replacement.sampler.sample(logits, mine).token_ids
+        native = reference(device, use_fp64=need.gumbel_dtype == "fp64")
+        require(drawn, native.sample(logits, own).token_ids, apply_top_k_top_p(logits.clone(), k, p))
+
+    return None if pass_or_stay(_PART, replacement.by, {_PART: check}) else replacement
 
 
 def _unfiltered_rows(

@@ -19,16 +19,15 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 import tokendraw
 from tokendraw import BatchFacts, Need, PluginError, SamplerOutput, SamplingMetadata, VerifyOutput, kept_mask
-from tokendraw_vllm import _log, _ranks
-from tokendraw_vllm._ranks import Names
+from tokendraw_vllm import _parts
+from tokendraw_vllm._parts import Names
 from tokendraw_vllm._replacement import REFERENCE
 
 FUNCTION = "compute_topk_scores"
@@ -54,10 +53,7 @@ class Scorer:
     """Scores the tokens of rows."""
 
     def __init__(self, provider: Any, max_best: int) -> None:
-        """Hold a loaded provider of ``score``.
-
-        :param max_best: N of the largest batch.
-        """
+        """Hold a loaded provider of ``score``."""
         self.name: str = provider.name
         self._provider, self._max_best = provider, max_best
         self._described = functools.cache(_described)
@@ -106,6 +102,11 @@ _scorers: dict[tuple[torch.device, bool], Scorer] = {}
 """By device, and whether logits are returned."""
 
 
+def forget_scorers() -> None:
+    """Leave all log-probabilities to vLLM."""
+    _scorers.clear()
+
+
 def install() -> None:
     """Replace ``compute_topk_scores`` in the modules of its callers."""
     original = getattr(importlib.import_module(f"{_RUNNER}.sample.logprob"), FUNCTION)
@@ -116,57 +117,56 @@ def install() -> None:
             setattr(module, FUNCTION, replacement)
 
 
+class _Call(NamedTuple):
+    """The arguments of ``compute_topk_scores``."""
+
+    logits: Tensor
+    num_logprobs: int
+    sampled_token_ids: Tensor
+    cu_num_logits: list[int] | Tensor | None = None
+    logprob_token_ids_state: Any = None
+    expanded_idx_mapping: Tensor | None = None
+    max_per_req_token_ids: int = 0
+    logits_mode: bool = False
+
+
 def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def compute_topk_scores(
-        logits: Tensor,
-        num_logprobs: int,
-        sampled_token_ids: Tensor,
-        cu_num_logits: list[int] | Tensor | None = None,
-        logprob_token_ids_state: Any = None,
-        expanded_idx_mapping: Tensor | None = None,
-        max_per_req_token_ids: int = 0,
-        logits_mode: bool = False,
-    ) -> Any:
-        key = (logits.device, logits_mode)
+    def compute_topk_scores(*given: Any, **named: Any) -> Any:
+        try:
+            call = _Call(*given, **named)
+        except TypeError:  # a newer version of vLLM asks for more
+            return original(*given, **named)
+        key = call.logits.device, call.logits_mode
         scorer = _scorers.get(key)
-        if scorer is not None and scorer.serves(logits, num_logprobs, max_per_req_token_ids):
+        if scorer is not None and scorer.serves(call.logits, call.num_logprobs, call.max_per_req_token_ids):
             try:
                 from vllm.v1.outputs import LogprobsTensors
 
-                own_ids = _own_ids(logprob_token_ids_state, expanded_idx_mapping, max_per_req_token_ids)
-                ids, values, ranks = scorer.score(logits, sampled_token_ids, num_logprobs, own_ids)
-                is_tensor = isinstance(cu_num_logits, Tensor)
+                own_ids = _own_ids(
+                    call.logprob_token_ids_state, call.expanded_idx_mapping, call.max_per_req_token_ids
+                )
+                ids, values, ranks = scorer.score(
+                    call.logits, call.sampled_token_ids, call.num_logprobs, own_ids
+                )
+                is_tensor = isinstance(call.cu_num_logits, Tensor)
                 return LogprobsTensors(
                     logprob_token_ids=ids,
                     logprobs=values,
                     selected_token_ranks=ranks,
-                    cu_num_generated_tokens=None if is_tensor else cu_num_logits,
-                    cu_num_generated_tokens_tensor=cu_num_logits if is_tensor else None,
+                    cu_num_generated_tokens=None if is_tensor else call.cu_num_logits,
+                    cu_num_generated_tokens_tensor=call.cu_num_logits if is_tensor else None,
                 )
             except Exception as error:
-                _ranks.give_up(_log.SCORING, scorer.name, error)
+                _parts.give_up(_parts.SCORING, scorer.name, error)
                 _scorers.pop(key, None)
-        return original(
-            logits,
-            num_logprobs,
-            sampled_token_ids,
-            cu_num_logits,
-            logprob_token_ids_state,
-            expanded_idx_mapping,
-            max_per_req_token_ids,
-            logits_mode,
-        )
+        return original(*given, **named)
 
     return compute_topk_scores
 
 
 def _own_ids(state: Any, slot_of_row: Tensor | None, count: int) -> Tensor | None:
-    """Gather the ids of each row's request on the device: [B, count] int32, -1 behind the last of a row.
-
-    :param state: vLLM's ``LogprobTokenIdsState``.
-    :param count: M; 0: no request of the batch has ids, and None is returned.
-    """
+    """Gather the ids of each row's request on the device: [B, count] int32, -1 behind the last of a row."""
     if not count:
         return None
     ids: Tensor = state.token_ids.gpu[slot_of_row, :count]
@@ -180,19 +180,21 @@ def _described(num_best: int, own_ids: Tensor | None = None) -> SamplingMetadata
     return SamplingMetadata(logprob_token_ids=own_ids, facts=facts)
 
 
-def choose_scorer(device: torch.device, need: Need) -> Names | str:
-    """Choose for several ranks: the names of a scorer that can be loaded here, or why vLLM's own stays."""
-    chosen = _best_scorer(device, need)
-    if isinstance(chosen, str):
-        return chosen
-    names: Names = tokendraw.load("score", chosen, device=device, need=need).choices
+def choose_scorer(device: torch.device, need: Need) -> Names:
+    """Choose for several ranks: the names of a scorer that can be loaded here.
+
+    :raises _parts.LeftAlone: vLLM's own is as quick.
+    """
+    names: Names = tokendraw.load("score", _best_scorer(device, need), device=device, need=need).choices
     return names
 
 
-def _best_scorer(device: torch.device, need: Need) -> Names | str:
+def _best_scorer(device: torch.device, need: Need) -> Names:
     resolution = tokendraw.resolve(operation="score", device=device, need=need)
     if resolution.chosen == REFERENCE and device.type != "cpu":
-        return f"'{REFERENCE}' is the best scorer for {device}, and no quicker than vLLM's own"
+        raise _parts.LeftAlone(
+            f"'{REFERENCE}' is the best scorer for {device}, and no quicker than vLLM's own"
+        )
     return {"score": resolution.names}
 
 
@@ -205,57 +207,34 @@ def load_scorer(
     max_best: int,
     names: Names | str | None = None,
 ) -> None:
-    """Load the scorer for a device, and compile its kernels; with a line in the log if vLLM's stays.
+    """Load the scorer for a device, and compile its kernels.
 
-    Raises nothing, unless other ranks draw the same tokens.
-
-    :param layouts: the layouts of the logits to come.
     :param need: of the mode ``raw_logits`` where vLLM returns logits in the place of log-probabilities.
-    :param max_best: see :class:`Scorer`.
     :param names: what the first of several ranks chose for all, by :func:`choose_scorer`; None: chosen here.
+    :raises _parts.LeftAlone: vLLM's stays.
     """
-    with _ranks.vllm_stays_if_it_raises(_log.SCORING):
-        chosen = _best_scorer(device, need) if names is None else names
-        if isinstance(chosen, str):
-            _log.log_kept(chosen, part=_log.SCORING)
-            return
-        # by its name, so that no other plugin takes over after a failure
-        scorer = Scorer(tokendraw.load("score", chosen, device=device, need=need), max_best)
-        if device.type != "cpu":
-            scorer.warm_up(device, vocab_size, layouts)
-        returns_logits = need.logprobs_mode == "raw_logits"
-        _scorers[torch.empty(0, device=device, dtype=torch.float32).device, returns_logits] = scorer
+    # by its name, so that no other plugin takes over after a failure
+    chosen = _parts.chosen_names(names) or _best_scorer(device, need)
+    scorer = Scorer(tokendraw.load("score", chosen, device=device, need=need), max_best)
+    if device.type != "cpu":
+        scorer.warm_up(device, vocab_size, layouts)
+    returns_logits = need.logprobs_mode == "raw_logits"
+    _scorers[torch.empty(0, device=device, dtype=torch.float32).device, returns_logits] = scorer
 
 
 _INF = float("inf")
 
 
-def may_need_processed(logprobs_mode: str, return_sampling_mask: bool) -> bool:
-    """Return whether vLLM may read filtered logits at all."""
+def are_processed(logprobs_mode: str) -> bool:
+    """Return whether log-probabilities of a mode are those of filtered logits."""
     from vllm.config.model import PROCESSED_LOGPROBS_MODES
 
-    return bool(return_sampling_mask or logprobs_mode in PROCESSED_LOGPROBS_MODES)
+    return logprobs_mode in PROCESSED_LOGPROBS_MODES
 
 
-def needs_processed(sampler: Any, return_logprobs: bool) -> bool:
-    """Return whether vLLM reads the filtered logits of a batch.
-
-    :param sampler: vLLM's ``Sampler``.
-    :param return_logprobs: whether a request of the batch has log-probabilities.
-    """
-    mode = sampler.logprobs_mode if return_logprobs else ""
-    return may_need_processed(mode, sampler.return_sampling_mask)
-
-
-def drafts_need_processed(sampler: Any, requests: np.ndarray) -> bool:
-    """Return whether vLLM reads the filtered logits of a batch with drafts.
-
-    :param sampler: vLLM's ``Sampler``.
-    :param requests: slots of the requests.
-    """
-    if not may_need_processed(sampler.logprobs_mode, sampler.return_sampling_mask):
-        return False
-    return needs_processed(sampler, sampler.get_logprobs_dims(requests) is not None)
+def needs_processed(sampler: Any, returns_logprobs: Callable[[], bool]) -> bool:
+    """Return whether vLLM reads the filtered logits of a batch."""
+    return bool(sampler.return_sampling_mask or (are_processed(sampler.logprobs_mode) and returns_logprobs()))
 
 
 def processed_logits(logits: Tensor, output: SamplerOutput | VerifyOutput, temperature: Tensor) -> Tensor:

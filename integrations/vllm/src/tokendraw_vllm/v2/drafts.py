@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, Drafts, SamplingMetadata
-from tokendraw.engines import changed_signature
 from tokendraw.speculative import target_rows
-from tokendraw_vllm import _log
+from tokendraw_vllm import _parts
 from tokendraw_vllm._replacement import Replacement
-from tokendraw_vllm._v2_metadata import MAX_CACHED, make_metadata
+from tokendraw_vllm.v2.metadata import MAX_CACHED, make_metadata
 
 
 class VerifiedRows(NamedTuple):
@@ -59,14 +58,10 @@ def probabilities(rows: VerifiedRows, draft_logits: Tensor, judging: Tensor, tem
     """Return the probabilities that drafts were drawn with: [D, V] float32.
 
     A greedy row accepts its argmax, whatever probability below 1 the draft has.
-
-    :param draft_logits: those of ``rows``.
-    :param judging: [D] int64: the rows that judge a draft.
-    :param temperature: [slots] float32.
     """
     if draft_logits.device.type == "cpu":
         return probabilities_by_torch(rows, draft_logits, judging, temperature)
-    from tokendraw_vllm._v2_draft_kernels import JudgedRows, draft_probabilities
+    from tokendraw_vllm.v2.draft_kernels import JudgedRows, draft_probabilities
 
     judged = JudgedRows(judging, rows.slot_of_row, rows.step_of_row, temperature, draft_logits)
     probs: Tensor = draft_probabilities(judged)
@@ -94,15 +89,8 @@ class DraftLayouts:
         self._uniform: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         """Offsets [B + 1] and judging rows [L - B], by requests and rows of each."""
 
-    def lay_out(
-        self, rows: VerifiedRows, most: int, temperature: Callable[[], Tensor], *, verifies: bool
-    ) -> Drafts:
-        """Lay out the drafts of a batch.
-
-        :param most: K.
-        :param temperature: returns [slots] float32.
-        :param verifies: whether they are to be verified; if not, they count as output before their rows.
-        """
+    def lay_out(self, rows: VerifiedRows, most: int, temperature: Tensor, *, verifies: bool) -> Drafts:
+        """Lay out the drafts of a batch; ``temperature``: [slots] float32."""
         fed = rows.judged if verifies else rows.fed
         count, requests = rows.logits.shape[0], rows.cu_num_logits.shape[0] - 1
         steps = count // requests
@@ -116,7 +104,7 @@ class DraftLayouts:
             ids = fed.index_select(0, judging + 1).to(torch.int64)
         probs = None
         if verifies and rows.draft_logits is not None:
-            probs = probabilities(rows, rows.draft_logits, judging, temperature())
+            probs = probabilities(rows, rows.draft_logits, judging, temperature)
         return Drafts(draft_token_ids=ids, cu_num_logits=offsets, draft_probs=probs, max_drafts=most)
 
     def _of_uniform(self, requests: int, steps: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -131,78 +119,49 @@ class DraftLayouts:
 
 
 _ATTRIBUTE = "_tokendraw"
-_SIGNATURE = (
-    "logits",
-    "expanded_idx_mapping",
-    "temperature",
-    "seed",
-    "pos",
-    "apply_temperature",
-    "is_drafting",
-    "logits_cache",
-    "logits_cache_col",
-    "use_fp64",
-)
 _FACTS = BatchFacts(max_top_k=0, any_top_p=False, any_min_p=False, any_joint=False, filters=())
 _drafters: dict[torch.device, Drafter] = {}
 """By device: the draw that vLLM's speculators call has no other way to the sampler."""
 
 
 def install(device: torch.device, vocab_size: int, wait_for_load: Callable[[], Replacement | None]) -> None:
-    """Have the speculators of this process draw drafts through tokendraw.
-
-    :param vocab_size: of the target. Drafts of a smaller vocabulary are vLLM's.
-    :param wait_for_load: waits for the replacement of the sampler on the device; returns None if vLLM draws.
-    """
+    """Have the speculators of this process draw drafts through tokendraw, those of the target's vocabulary."""
     from vllm.v1.worker.gpu.spec_decode import speculator
 
-    original = getattr(speculator, "gumbel_sample", None)
-    reason = changed_signature("gumbel_sample", original, _SIGNATURE)
-    if reason is not None:
-        _log.log_kept(reason, part=_log.DRAFTING)
-        return
     _drafters[device] = Drafter(vocab_size, wait_for_load)
-    if original is not None and not hasattr(original, _ATTRIBUTE):
-        speculator.gumbel_sample = _wrapped(original)
+    if not hasattr(speculator.gumbel_sample, _ATTRIBUTE):
+        speculator.gumbel_sample = _wrapped(speculator.gumbel_sample)
+
+
+class _Call(NamedTuple):
+    """The arguments of ``gumbel_sample``."""
+
+    logits: Tensor
+    expanded_idx_mapping: Tensor
+    temperature: Tensor
+    """[slots] float32."""
+    seed: Tensor
+    """[slots] int64."""
+    pos: Tensor
+    apply_temperature: bool
+    is_drafting: bool
+    logits_cache: Tensor | None = None
+    logits_cache_col: Tensor | None = None
+    use_fp64: bool = False
 
 
 def _wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def gumbel_sample(
-        logits: Tensor,
-        expanded_idx_mapping: Tensor,
-        temperature: Tensor,
-        seed: Tensor,
-        pos: Tensor,
-        apply_temperature: bool,
-        is_drafting: bool,
-        logits_cache: Tensor | None = None,
-        logits_cache_col: Tensor | None = None,
-        *positional: Any,
-        **keywords: Any,
-    ) -> Tensor:
-        drafter = _drafters.get(logits.device)
-        is_served = apply_temperature and is_drafting and keywords.keys() <= {"use_fp64"} and not positional
-        if drafter is not None and is_served and logits_cache is not None and logits_cache_col is not None:
-            drafts = drafter.draw(
-                logits, expanded_idx_mapping, temperature, seed, pos, logits_cache, logits_cache_col
-            )
-            if drafts is not None:
-                return drafts
-        result: Tensor = original(
-            logits,
-            expanded_idx_mapping,
-            temperature,
-            seed,
-            pos,
-            apply_temperature,
-            is_drafting,
-            logits_cache,
-            logits_cache_col,
-            *positional,
-            **keywords,
-        )
-        return result
+    def gumbel_sample(*given: Any, **named: Any) -> Tensor:
+        try:
+            call = _Call(*given, **named)
+        except TypeError:  # a newer version of vLLM asks for more
+            call = None
+        drafter = None if call is None else _drafters.get(call.logits.device)
+        drafts = None if call is None or drafter is None else drafter.draw(call)
+        if drafts is None:
+            drafts = original(*given, **named)
+        return drafts
 
     setattr(gumbel_sample, _ATTRIBUTE, True)
     return gumbel_sample
@@ -216,43 +175,25 @@ class Drafter:
         self._replacement = functools.cache(wait_for_load)
         self._metadata: SamplingMetadata | None = None
 
-    def draw(
-        self,
-        logits: Tensor,
-        slots: Tensor,
-        temperature: Tensor,
-        seeds: Tensor,
-        positions: Tensor,
-        cache: Tensor,
-        steps: Tensor,
-    ) -> Tensor | None:
-        """Draw a draft in each row: [rows] int64; None where vLLM draws. Logits are kept in ``cache``.
-
-        :param logits: [rows, V].
-        :param slots: [rows] integer; -1 for padding, whose drafts are any.
-        :param temperature: [slots] float32.
-        :param seeds: [slots] int64.
-        :param positions: [rows] integer: index of the token fed last.
-        :param cache: [slots, K, V].
-        :param steps: [] or [rows] integer: index of the draft among those of a verification.
-        """
-        replacement = self._replacement()
-        if replacement is None or not replacement.draws_drafts:
+    def draw(self, call: _Call) -> Tensor | None:
+        """Draw a draft in each row: [rows] int64; None where vLLM draws."""
+        replacement, logits = self._replacement(), call.logits
+        cache, steps = call.logits_cache, call.logits_cache_col
+        if replacement is None or _parts.DRAFTING not in replacement.serves or cache is None or steps is None:
             return None
-        if (
-            logits.shape[1] != self._vocab_size
-            or cache.shape[2] < self._vocab_size
-            or cache.dtype != logits.dtype
-        ):
+        if not (call.apply_temperature and call.is_drafting) or logits.shape[1] != self._vocab_size:
+            return None
+        if cache.shape[2] < self._vocab_size or cache.dtype != logits.dtype:
             return None
 
-        def metadata() -> SamplingMetadata:
-            from tokendraw_vllm._v2_draft_kernels import DraftRows, keep_logits
+        def draft() -> Tensor:
+            from tokendraw_vllm.v2.draft_kernels import DraftRows, keep_logits
 
-            located = keep_logits(DraftRows(logits, slots, positions, steps, cache))
-            return self._of_slots(temperature, seeds).for_rows(*located)
+            located = keep_logits(DraftRows(logits, call.expanded_idx_mapping, call.pos, steps, cache))
+            metadata = self._of_slots(call.temperature, call.seed).for_rows(*located)
+            return replacement.sampler.draft(logits, metadata).token_ids
 
-        return replacement.draft(logits, metadata)
+        return replacement.attempt(_parts.DRAFTING, draft)
 
     def _of_slots(self, temperature: Tensor, seeds: Tensor) -> SamplingMetadata:
         """Describe the columns of the slots. vLLM keeps them, so that the samplers' caches hold."""

@@ -5,16 +5,17 @@ that takes requests: a ValueError there, for bad rules, is the answer to the req
 runner has a column [slots] on the device for each rule, made when a request first asks for it.
 
 vLLM divides edited logits and drops tokens by min-p before a draw. Filters of the order ``temperature_last`` come
-before both, and those of ``joint`` count what min-p drops. So vLLM reads, while it edits the logits of a step, columns
-without the temperature and min-p of the requests with an order of their own.
+before both, and those of ``joint`` count what min-p drops. So a copy of vLLM's sampler edits the logits of such a step,
+which reads columns without the temperature and min-p of the requests with an order of their own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +23,10 @@ import torch
 from torch import Tensor
 
 from tokendraw import InvalidParameterError, SamplingParams
-from tokendraw.engines import RULE_FIELDS, changed_signature, read_rules, rule_off, rule_values
-from tokendraw_vllm import _log
-from tokendraw_vllm._engine import verification_obstacle
+from tokendraw.engines import RULE_FIELDS, read_rules, rule_off, rule_values
+from tokendraw_vllm import _parts
+from tokendraw_vllm._engine import is_whole, misfits, verification_obstacle
+from tokendraw_vllm._parts import SAMPLER
 
 KEY = "tokendraw"
 SOURCE = f"extra_args[{KEY!r}]"
@@ -35,11 +37,8 @@ def install() -> None:
     """Have vLLM's input processor of this process refuse bad rules."""
     from vllm.v1.engine.input_processor import InputProcessor
 
-    original = getattr(InputProcessor, "_validate_params", None)
-    reason = changed_signature("InputProcessor._validate_params", original, ("self", "params"))
-    if reason is not None:
-        _log.log_kept(f"{reason}, so {SOURCE} is checked late, by the sampler", part="admission")
-    elif original is not None and not hasattr(original, _ATTRIBUTE):
+    original = InputProcessor._validate_params
+    if not hasattr(original, _ATTRIBUTE):
         InputProcessor._validate_params = _checked(original)
 
 
@@ -77,6 +76,11 @@ def _check_engine(config: Any) -> None:
         raise InvalidParameterError(
             f"{SOURCE} needs vLLM's V2 runner, whose sampler knows requests, found V1. Set VLLM_USE_V2_MODEL_RUNNER=1."
         )
+    if not is_whole(SAMPLER):
+        raise InvalidParameterError(
+            f"{SOURCE} needs a V2 sampler that tokendraw replaces, found one that is left alone: "
+            f"{misfits()[SAMPLER]}. Leave it out."
+        )
     obstacle = verification_obstacle(config)
     if obstacle is not None:
         raise InvalidParameterError(
@@ -108,10 +112,12 @@ class Rules:
         try:
             params = rules_of(sampling_params)
         except InvalidParameterError as error:
-            _log.log_kept(str(error).removesuffix("."), part="a request's rules")
+            _parts.log_kept(str(error).removesuffix("."), part="a request's rules")
             params = _PLAIN
         if params.filter_order != _PLAIN.filter_order and not self._has_orders:
-            _log.log_lost(["filter_order"], "a sampler of vLLM's own may draw the logits that it has divided")
+            _parts.log_lost(
+                ["filter_order"], "a sampler of vLLM's own may draw the logits that it has divided"
+            )
             params = dataclasses.replace(params, filter_order=_PLAIN.filter_order)
         had_rules = self._by_slot.pop(slot, None) is not None
         if params != _PLAIN:
@@ -125,16 +131,16 @@ class Rules:
 
     def log_lost(self, requests: np.ndarray, reason: str) -> None:
         """Name the rules of requests that vLLM draws in the log."""
-        if self._by_slot:
-            asked = [self._by_slot[slot] for slot in requests.tolist() if slot in self._by_slot]
-            _log.log_lost(_names(asked), reason)
+        _parts.log_lost(_names(self._asked(requests)), reason)
 
     def active(self, requests: np.ndarray) -> tuple[str, ...]:
         """Return the names of the rules that a batch of requests may ask for, sorted."""
-        if not self._by_slot:
-            return ()
-        asked = [self._by_slot[slot] for slot in requests.tolist() if slot in self._by_slot]
-        return tuple(sorted({name for params in asked for name in rule_values(params)}))
+        return tuple(sorted({name for params in self._asked(requests) for name in rule_values(params)}))
+
+    def _asked(self, requests: np.ndarray) -> list[SamplingParams]:
+        if not self._by_slot:  # as nearly always
+            return []
+        return [self._by_slot[slot] for slot in requests.tolist() if slot in self._by_slot]
 
     def refresh(self) -> None:
         """Write what has changed into the columns, on the current stream, without waiting."""
@@ -170,7 +176,7 @@ def metadata_fields(columns: Mapping[str, Tensor]) -> dict[str, Any]:
 def log_lost(sampling_params: Any) -> None:
     """Name the rules of a request in the log where tokendraw replaces no sampler."""
     with contextlib.suppress(InvalidParameterError):  # refused by admission
-        _log.log_lost(_names([rules_of(sampling_params)]), NOT_REPLACED)
+        _parts.log_lost(_names([rules_of(sampling_params)]), NOT_REPLACED)
 
 
 def _names(requests: Sequence[SamplingParams]) -> list[str]:
@@ -203,7 +209,6 @@ class Orders:
         self.columns: Mapping[str, Tensor] = {"temperature": zeros, "min_p": zeros.clone()}
         """What tokendraw applies: 1 or, to greedy requests, 0, and no min-p, where vLLM applies the request's own."""
         self._of_vllm: dict[str, _Column] = {}
-        self._of_tokendraw: dict[str, _Column] = {}
 
     def add_request(self, slot: int, *, has_order: bool) -> None:
         """Note whether a request has a filter order other than vLLM's."""
@@ -215,51 +220,27 @@ class Orders:
 
     def any_min_p(self, requests: np.ndarray) -> bool:
         """Return whether tokendraw has to apply min-p to edited logits of a batch."""
-        return self.any(requests) and bool((self._of_tokendraw["min_p"].np[requests] > 0.0).any())
+        return bool((self._has_order[requests] & (self._states.min_p.np[requests] > 0.0)).any())
 
     def refresh(self, columns: Mapping[str, Tensor]) -> None:
-        """Divide the parameters of all requests, on the current stream.
-
-        :param columns: those of vLLM, as of this step.
-        """
+        """Divide the parameters of all requests, on the current stream, from vLLM's as of this step."""
         torch.ne(columns["temperature"], 0.0, out=self.columns["temperature"])
         if not self._has_order.any():
             return
-        states, has_order = self._states, self._has_order
-        on_device = torch.from_numpy(has_order).to(columns["min_p"].device, non_blocking=True)
-        hosts = {"temperature": states.temperature.np, "min_p": states.min_p.np}
-        neutral_hosts = {
-            "temperature": (hosts["temperature"] != 0.0).astype(np.float32),
-            "min_p": np.zeros_like(hosts["min_p"]),
-        }
+        has_order = torch.from_numpy(self._has_order).to(columns["min_p"].device, non_blocking=True)
         self.columns["min_p"].zero_()
         for name, neutral in self.columns.items():
-            host, neutral_host, column = hosts[name], neutral_hosts[name], columns[name]
+            host, column = getattr(self._states, name).np, columns[name]
+            neutral_host = host != 0.0 if name == "temperature" else 0.0
             self._of_vllm[name] = _Column(
-                np.where(has_order, neutral_host, host), torch.where(on_device, neutral, column)
+                np.where(self._has_order, neutral_host, host).astype(host.dtype),
+                torch.where(has_order, neutral, column),
             )
-            torch.where(on_device, column, neutral, out=neutral)
-            self._of_tokendraw[name] = _Column(np.where(has_order, host, neutral_host), neutral)
+            torch.where(has_order, column, neutral, out=neutral)
 
-    @contextlib.contextmanager
-    def withheld(self) -> Iterator[None]:
-        """Let vLLM edit logits without the parameters that tokendraw applies."""
-        with self._read_by_vllm(self._of_vllm):
-            yield
-
-    def apply(self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray) -> None:
-        """Have vLLM apply in place what was withheld, since it draws after all."""
-        with self._read_by_vllm(self._of_tokendraw):
-            self._states.apply_temperature(logits, slot_of_row, requests)
-            self._states.apply_min_p(logits, slot_of_row, requests)
-
-    @contextlib.contextmanager
-    def _read_by_vllm(self, columns: Mapping[str, _Column]) -> Iterator[None]:
-        before = {name: getattr(self._states, name) for name in columns}
-        try:
-            for name, column in columns.items():
-                setattr(self._states, name, column)
-            yield
-        finally:
-            for name, column in before.items():
-                setattr(self._states, name, column)
+    def editor(self, sampler: Any) -> Any:
+        """Return a copy of vLLM's sampler that edits logits without the parameters that tokendraw applies."""
+        editor = copy.copy(sampler)
+        editor.sampling_states = copy.copy(self._states)
+        vars(editor.sampling_states).update(self._of_vllm)
+        return editor

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,17 +12,18 @@ from torch import Tensor
 
 from tokendraw import Drafts, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import VerifyMode
+from tokendraw_vllm import _parts
 from tokendraw_vllm._replacement import Replacement
-from tokendraw_vllm._v2_drafts import DraftLayouts, VerifiedRows
-from tokendraw_vllm._v2_edits import Edits, withheld_flag
-from tokendraw_vllm._v2_logprobs import processed_logits
-from tokendraw_vllm._v2_metadata import BatchSummaries, RequestColumns
-from tokendraw_vllm._v2_rules import NOT_REPLACED, Orders, Rules
+from tokendraw_vllm.v2.drafts import DraftLayouts, VerifiedRows
+from tokendraw_vllm.v2.edits import Edits, have_notes
+from tokendraw_vllm.v2.logprobs import needs_processed, processed_logits
+from tokendraw_vllm.v2.metadata import BatchSummaries, RequestColumns
+from tokendraw_vllm.v2.rules import NOT_REPLACED, Orders, Rules
 
 Result = TypeVar("Result")
 
 ATTRIBUTE = "_tokendraw"
-"""Attribute of vLLM's ``Sampler`` for its :class:`Slots`."""
+"""Attribute of vLLM's samplers for their :class:`Slots`."""
 
 MOST_PLAIN_ROWS = 256
 """Limit of logits rows of a verification that is left to vLLM, if no row has a filter, a seed or an edit."""
@@ -61,7 +61,7 @@ class Slots:
     ) -> None:
         """Hold the states of a new sampler, without requests.
 
-        :param sampler: the sampler of vLLM.
+        :param sampler: the sampler of vLLM, of a subclass of tokendraw's.
         :param requests: vLLM's ``RequestState``, which has the tokens of the requests.
         :param wait_for_load: waits for the replacement; returns None if vLLM draws.
         :param raw: whether batches may be drawn from the model's logits. Between these and edited logits the last bit
@@ -70,6 +70,11 @@ class Slots:
         """
         self._sampler = sampler
         self._states = sampler.sampling_states
+        kind: Any = type(sampler).__base__
+        self._name = kind.__name__
+        overriding = [each for each in kind.__mro__ if "_sample_random" in vars(each)]
+        self._draws_itself = len(overriding) > 1
+        """Whether the sampler is of a subclass with a draw of its own: that of watermarks, or one that is not known."""
         self._wait_for_load: Callable[[], Replacement | None] | None = wait_for_load
         self._replacement: Replacement | None = None
         self._raw = raw
@@ -80,21 +85,17 @@ class Slots:
         self._orders = Orders(self._states, device)
         self._parameters = RequestColumns(self._states, self._rules, self._orders, device)
         self._layouts = DraftLayouts()
-        self._is_withheld = False
-        self.needs_processed = False
+        self._needs_processed = False
         """Whether vLLM reads the filtered logits of the step that it has begun."""
-        self._has_drawn = False
-        """Whether tokendraw has drawn the step that vLLM has begun."""
+        have_notes([self._states, *self._edits.states])  # last: behind it the flags are filled in here
 
     def add_request(self, slot: int, sampling_params: Any, add: Callable[[], None]) -> None:
         """Note the parameters of a request, while vLLM's sampler adds the request.
 
-        vLLM keeps one flag for edits and filters together. So the states' part of the flag is withheld during the call
-        and added afterwards.
+        vLLM keeps one flag for edits and filters together, from which the states' part is withheld: it is added here.
         """
-        with withheld_flag(self._states) as has_filters:
-            self._edits.add_request(slot, sampling_params, add, self.can_draw)
-        self._sampler.needs_logits_processing[slot] |= any(has_filters)
+        self._edits.add_request(slot, sampling_params, add, self.can_draw)
+        self._sampler.needs_logits_processing[slot] |= self._states.asked
         self._rules.add_request(slot, sampling_params)
         self._orders.add_request(slot, has_order=self._rules.has_order(slot))
         self._parameters.is_stale = True
@@ -104,144 +105,135 @@ class Slots:
         """Return whether tokendraw draws; the first call waits for the load."""
         if self._wait_for_load is not None:
             self._replacement, self._wait_for_load = self._wait_for_load(), None
-            if self._raw and self._replacement is not None and self._replacement.processor is not None:
+            if self._raw and self._replacement is not None and _parts.EDITING in self._replacement.serves:
                 self._edits.open(self._replacement.processor)
-        return self._replacement is not None and self._replacement.sampler is not None
+        return self._replacement is not None and _parts.SAMPLER in self._replacement.serves
 
-    def attempt(self, step: Callable[[], Result | None], *, verifies: bool = False) -> Result | None:
-        """Return the result of a step of tokendraw's; None if it raises: then vLLM draws, now and later.
-
-        :param verifies: the step verifies drafts, and vLLM verifies later ones alone.
-        """
-        try:
-            return step()
-        except Exception as error:
-            if self._replacement is not None:
-                (self._replacement.fail_verification if verifies else self._replacement.fail)(error)
+    def attempt(self, part: str, step: Callable[[], Result | None]) -> Result | None:
+        """Return the result of a step; None if it raises, or if vLLM draws: see :meth:`Replacement.attempt`."""
+        if not self.can_draw() or self._replacement is None:
             return None
+        return self._replacement.attempt(part, step)
 
-    def follow(self, requests: np.ndarray, input_ids: Tensor, positions: Tensor, lengths: np.ndarray) -> None:
-        """Append the tokens of earlier steps to the requests that tokendraw edits: see :meth:`Mirror.follow`."""
+    def draw(
+        self, logits: Tensor, given: Sequence[Any], returns_logprobs: bool
+    ) -> tuple[Drawn, Tensor] | None:
+        """Draw in the place of ``sample``; None where vLLM draws.
+
+        :param given: arguments of ``sample`` behind the logits.
+        :returns: the draw, and the logits that it was made from.
+        """
+        rows, _, requests, positions, input_ids, _, lengths = given
+        self._needs_processed = needs_processed(self._sampler, lambda: returns_logprobs)
         if self._edits.follow(self._batches.of(requests).edited, input_ids, positions, lengths):
             self._batches.clear()
-
-    @contextlib.contextmanager
-    def step(self, requests: np.ndarray) -> Iterator[None]:
-        """Enclose a step of vLLM's sampler that edits logits, and may call :meth:`draw`.
-
-        Rules of its requests are named in the log if vLLM draws.
-        """
-        self._has_drawn = False
-        if self.can_draw() and self._orders.any(requests):
+        if self.may_draw_raw(requests):
+            drawn = self._draw_raw(logits, rows, requests, positions)
+            if drawn is not None:
+                return drawn, logits
+        if not self._may_draw_edited(requests):
+            return None
+        editor = self._sampler
+        if self._orders.any(requests):
             self._parameters.refresh()
-            self._is_withheld = True
-            try:
-                with self._orders.withheld():
-                    yield
-            finally:
-                self._is_withheld = False
-        else:
-            yield
-        if not self._has_drawn and not self.all_greedy(requests):
-            self._log_lost(requests, f"{type(self._sampler).__name__} of vLLM draws")
+            editor = self._orders.editor(self._sampler)
+        edited = editor.apply_sampling_params(logits, *given, skip_top_k_top_p=True)
+        return self._draw(edited, rows, requests, positions, raw=False), edited
 
-    def give_back(self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray) -> None:
-        """Have vLLM apply to logits [rows, V] what this step withholds from it, since tokendraw did not draw."""
-        if self._is_withheld:
-            self._orders.apply(logits, slot_of_row, requests)
+    def _may_draw_edited(self, requests: np.ndarray) -> bool:
+        """Return whether a batch of requests can be drawn behind vLLM's edits."""
+        if self._batches.of(requests).all_greedy or (self._needs_processed and self._orders.any(requests)):
+            return False  # vLLM would not have divided the logits that it reads
+        if not self._draws_itself:
+            return True
+        watermarking = getattr(self._sampler, "watermarking", None)
+        return watermarking is not None and not watermarking.np[requests].any()
 
-    def all_greedy(self, requests: np.ndarray) -> bool:
-        """Return whether every request is greedy: vLLM draws greedy batches."""
-        return self._batches.of(requests).all_greedy
+    def log_lost(self, requests: np.ndarray, *, verifies: bool = False) -> None:
+        """Name the rules of a batch in the log that vLLM draws, or verifies; it draws greedy batches anyhow."""
+        if not self._batches.of(requests).all_greedy:
+            reason = "vLLM verifies" if verifies else f"{self._name} of vLLM draws"
+            self._rules.log_lost(requests, reason if self.can_draw() else NOT_REPLACED)
 
     def may_draw_raw(self, requests: np.ndarray) -> bool:
         """Return whether a batch of requests can be drawn from the model's logits."""
         return self._raw and self._batches.of(requests).may_draw_raw
 
-    def draw_raw(
+    def _draw_raw(
         self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor
     ) -> Drawn | None:
         """Draw from the model's logits [rows, V], those with edits from an edited copy of their rows.
 
         A row with edits is drawn beside the others too, without them, and that token is dropped: to leave the row out
-        would copy all others. The arguments and the result are those of :meth:`draw`.
+        would copy all others. The arguments and the result are those of :meth:`_draw`.
         """
         edited = self._batches.of(requests).edited
         if edited is None:
-            return self.draw(logits, slot_of_row, requests, positions, raw=True)
+            return self._draw(logits, slot_of_row, requests, positions, raw=True)
         floats = self._edits.apply(logits, edited)
         if floats is None:
             self._batches.clear()
             return None
         if len(floats) == len(logits):
-            return self.draw(floats, slot_of_row, requests, positions, raw=True)
-        drawn = self.draw(logits, slot_of_row, requests, positions, raw=True)
-        own = self.draw(floats, edited.slots, edited.requests, edited.of(positions), raw=True)
-        if drawn is None or own is None:
-            return None
+            return self._draw(floats, slot_of_row, requests, positions, raw=True)
+        drawn = self._draw(logits, slot_of_row, requests, positions, raw=True)
+        own = self._draw(floats, edited.slots, edited.requests, edited.of(positions), raw=True)
         edited.put(drawn.token_ids, own.token_ids)
         if drawn.processed is not None and own.processed is not None:
             edited.put(drawn.processed, own.processed)
         return drawn
 
-    def catch_up(self, requests: np.ndarray) -> None:
-        """Append the tokens of earlier steps as :meth:`follow` does, before a verification."""
+    def verify(self, verifier: Any, given: Sequence[Any]) -> Verified | None:
+        """Verify the drafts of a batch in the place of ``_verify``; None after a failed edit, or if vLLM verifies.
+
+        :param verifier: vLLM's ``RejectionSampler``.
+        :param given: all arguments of ``_verify``.
+        """
+        logits, draft_logits, requests, judged = given[0], given[1], given[6], given[10]
         if self._edits.catch_up(self._batches.of(requests).edited):
             self._batches.clear()
-
-    def leaves_drafts(self, requests: np.ndarray, rows: int, *, are_drawn: bool) -> bool:
-        """Return whether vLLM verifies a batch without filters: few rows, or drawn drafts.
-
-        vLLM needs less time of the host for few rows, and reads the logits of drawn drafts as they are. Requests with a
-        seed are never left to vLLM: beside chosen drafts their texts are those of a run without drafts.
-
-        :param rows: number of the batch's logits rows.
-        """
-        return (are_drawn or rows <= MOST_PLAIN_ROWS) and self._batches.of(requests).is_plain
-
-    def log_unverified(self, requests: np.ndarray) -> None:
-        """Name the rules of a batch in the log whose drafts vLLM verifies."""
-        if not self.all_greedy(requests):
-            self._log_lost(requests, "vLLM verifies")
-
-    def verify(self, rows: VerifiedRows, most: int, mode: VerifyMode) -> Verified | None:
-        """Verify the drafts of a batch; None after a failure, now or before, or if vLLM verifies.
-
-        :param most: K.
-        """
-        replacement, batch = self._replacement, self._batches.of(rows.requests)
-        if replacement is None or not replacement.verifies:
+        replacement, batch = self._replacement, self._batches.of(requests)
+        if (
+            replacement is None
+            or _parts.VERIFICATION not in replacement.serves
+            or not self.may_draw_raw(requests)
+            or (draft_logits is not None and draft_logits.shape[-1] != logits.shape[1])
+        ):
             return None
+        # vLLM needs less time of the host for few rows without filters, and reads the logits of drawn drafts as they
+        # are. Beside chosen drafts the texts of requests with a seed are those of a run without drafts.
+        if batch.is_plain and (draft_logits is not None or len(logits) <= MOST_PLAIN_ROWS):
+            return None
+        self._needs_processed = needs_processed(
+            self._sampler, lambda: self._sampler.get_logprobs_dims(requests) is not None
+        )
+        may_compact = getattr(verifier, "enable_adaptive_verification", False)
+        rows = VerifiedRows._make((*given[:5], requests, *given[7:9], judged, may_compact))
+        most = verifier.num_speculative_steps
+        by_probabilities: VerifyMode = "block" if verifier.use_block_verification else "rejection"
+        mode = "coupled" if draft_logits is None else by_probabilities
+        metadata = self._metadata(requests, rows.slot_of_row, rows.positions, raw=True)
+        temperature = self._parameters.columns["temperature"]  # as the metadata has brought it
 
         @functools.cache
         def drafts(verifies: bool) -> Drafts:
-            return self._layouts.lay_out(
-                rows, most, lambda: self._parameters.columns["temperature"], verifies=verifies
-            )
+            return self._layouts.lay_out(rows, most, temperature, verifies=verifies)
 
-        logits = rows.logits
         if batch.edited is not None:
             # chosen drafts that no grammar refuses are laid out once
-            is_shared = rows.refuses_none and rows.draft_logits is None
+            is_shared = rows.refuses_none and draft_logits is None
             floats = self._edits.apply(logits, batch.edited, lambda: drafts(verifies=is_shared))
             if floats is None:
                 self._batches.clear()
                 return None
             logits = floats
-        output = replacement.verify(
-            logits,
-            lambda: drafts(verifies=True),
-            lambda: self._metadata(rows.requests, rows.slot_of_row, rows.positions, raw=True),
-            mode,
-        )
-        if output is None:
-            return None
-        return Verified(output, self._processed(logits, output, rows.slot_of_row, rows.requests, raw=True))
+        output = replacement.sampler.verify(logits, drafts(verifies=True), metadata, mode=mode)
+        return Verified(output, self._processed(logits, output, rows.slot_of_row, requests, raw=True))
 
-    def draw(
+    def _draw(
         self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor, *, raw: bool
-    ) -> Drawn | None:
-        """Draw a token in each row; None after a failure, now or before, or if vLLM draws.
+    ) -> Drawn:
+        """Draw a token in each row.
 
         :param logits: [rows, V].
         :param slot_of_row: [rows] integer, on the device.
@@ -249,21 +241,13 @@ class Slots:
         :param positions: [rows] integer: index of the token fed last.
         :param raw: whether temperature and min-p are still to be applied.
         """
-        replacement = self._replacement
-        if replacement is None or (self.needs_processed and self._is_withheld):
-            return None  # vLLM has not divided these logits, so it would return others than its own
+        assert self._replacement is not None
         if not raw and logits.shape[0] == 1 and logits.stride(0) != logits.shape[1]:
             # vLLM's copy of a single row keeps the padding of the model's logits, a copy of several rows does not
             logits = logits[0].unsqueeze(0)
-
-        def finish(output: SamplerOutput) -> Drawn:
-            return Drawn(output.token_ids, self._processed(logits, output, slot_of_row, requests, raw=raw))
-
-        drawn = replacement.draw(
-            logits, lambda: self._metadata(requests, slot_of_row, positions, raw=raw), finish
-        )
-        self._has_drawn = drawn is not None
-        return drawn
+        metadata = self._metadata(requests, slot_of_row, positions, raw=raw)
+        output = self._replacement.sampler.sample(logits, metadata)
+        return Drawn(output.token_ids, self._processed(logits, output, slot_of_row, requests, raw=raw))
 
     def _processed(
         self,
@@ -275,16 +259,13 @@ class Slots:
         raw: bool,
     ) -> Tensor | None:
         """Write the filtered logits [rows, V] of a draw or a verification, where vLLM reads them."""
-        if not self.needs_processed:
+        if not self._needs_processed:
             return None
         temperature = self._parameters.columns["temperature"].index_select(0, slot_of_row)
         processed = processed_logits(logits, output, temperature)
         if raw:
             self._states.apply_temperature(processed, slot_of_row, requests)
         return processed
-
-    def _log_lost(self, requests: np.ndarray, reason: str) -> None:
-        self._rules.log_lost(requests, reason if self.can_draw() else NOT_REPLACED)
 
     def _metadata(
         self, requests: np.ndarray, slot_of_row: Tensor, positions: Tensor, *, raw: bool

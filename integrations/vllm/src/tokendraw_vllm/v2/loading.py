@@ -16,13 +16,13 @@ import torch
 
 from tokendraw import Need, Sampler
 from tokendraw.plugin import GumbelDtype, LogprobsMode
-from tokendraw_vllm import _log, _ranks
-from tokendraw_vllm._engine import DraftSetup
-from tokendraw_vllm._ranks import Names, choose_for_all, names_or_reason
+from tokendraw_vllm import _parts
+from tokendraw_vllm._engine import SEAMS, DraftSetup, is_whole, verification_obstacle
+from tokendraw_vllm._parts import LeftAlone, Names, choose_for_all, names_or_reason
 from tokendraw_vllm._replacement import Replacement, choose, load
-from tokendraw_vllm._v2_edits import choose_processor, load_processor
-from tokendraw_vllm._v2_logprobs import choose_scorer, load_scorer, max_best_of, may_need_processed
-from tokendraw_vllm._v2_metadata import example_batches
+from tokendraw_vllm.v2.edits import choose_processor, load_processor
+from tokendraw_vllm.v2.logprobs import are_processed, choose_scorer, load_scorer, max_best_of
+from tokendraw_vllm.v2.metadata import example_batches
 
 _LOGITS_PADDING = 64
 """vLLM's ``DEFAULT_VOCAB_PADDING_SIZE``: the row stride of the model's logits is a multiple of this many elements."""
@@ -47,53 +47,54 @@ class Setup:
     max_best: int
     """The largest number of best tokens whose log-probabilities tokendraw serves."""
     drafts: DraftSetup | None
+    parts: frozenset[str]
+    """Parts of vLLM that tokendraw may serve, by their seams and by the configuration."""
 
     @classmethod
     def of(
         cls,
         config: Any,
+        options: Any,
         *,
         device: torch.device | str,
         vocab_size: int,
         max_requests: int,
-        use_fp64: bool,
-        logprobs_mode: str,
-        return_sampling_mask: bool,
     ) -> Self:
-        """Read the rest from vLLM's configuration and variables."""
+        """Read the rest from vLLM's configuration and variables, and from its options: a sampler, or the model's."""
         import vllm.envs as envs
 
-        dtype = getattr(getattr(config, "model_config", None), "dtype", None)
+        parts, drafts = set(filter(is_whole, SEAMS)), DraftSetup.of(config)
+        if envs.VLLM_BATCH_INVARIANT:
+            parts.discard(_parts.EDITING)
+        if drafts is None or verification_obstacle(config) is not None:
+            parts -= {_parts.VERIFICATION, _parts.DRAFTING}
+        elif drafts.mode is None:
+            parts.discard(_parts.DRAFTING)
+        dtype, mode = getattr(getattr(config, "model_config", None), "dtype", None), options.logprobs_mode
         return cls(
             device=torch.device(device),
             vocab_size=vocab_size,
             max_requests=max_requests,
             dtype=dtype if isinstance(dtype, torch.dtype) else torch.float32,
-            use_fp64=bool(use_fp64),
-            threshold=may_need_processed(logprobs_mode, return_sampling_mask),
-            logprobs_mode=logprobs_mode,
-            scores_processed=may_need_processed(logprobs_mode, return_sampling_mask=False),
+            use_fp64=bool(options.use_fp64_gumbel),
+            threshold=bool(options.return_sampling_mask or are_processed(mode)),
+            logprobs_mode=mode,
+            scores_processed=are_processed(mode),
             max_best=max_best_of(config),
             batch_invariant=bool(envs.VLLM_BATCH_INVARIANT),
-            drafts=DraftSetup.of(config),
+            drafts=drafts,
+            parts=frozenset(parts),
         )
-
-    @property
-    def draws_drafts(self) -> bool:
-        """Whether vLLM draws its drafts."""
-        return self.drafts is not None and self.drafts.mode is not None
 
     def choose(self) -> dict[str, Names | str]:
         """Choose the plugins for several ranks: names for each part, or why that part of vLLM stays."""
-        parts: dict[str, Callable[[], Names | str]] = {
-            _log.SAMPLER: lambda: choose(
-                self.device, self._need(), reference_is_faster=False, verifies=self.verifies_drafts
-            ),
-            _log.SCORING: lambda: choose_scorer(self.device, self._score_need()),
+        verifies = _parts.VERIFICATION in self.parts
+        parts: dict[str, Callable[[], Names]] = {
+            _parts.SAMPLER: lambda: choose(self.device, self._need(), verifies=verifies),
+            _parts.SCORING: lambda: choose_scorer(self.device, self._score_need()),
+            _parts.EDITING: lambda: choose_processor(self.device),
         }
-        if not self.batch_invariant:
-            parts[_log.EDITING] = lambda: choose_processor(self.device)
-        return {part: names_or_reason(choose_part) for part, choose_part in parts.items()}
+        return {part: names_or_reason(parts[part]) for part in parts if part in self.parts}
 
     def load(self, names: Mapping[str, Names | str] | None = None) -> Replacement | None:
         """Load the sampler, and compile its kernels; None where vLLM draws.
@@ -105,46 +106,25 @@ class Setup:
         """
         if self.device.type != "cpu":
             torch.accelerator.set_device_index(self.device.index or 0)
-        by_part = names or {}
-        replacement = load(
-            _log.SAMPLER,
-            self.device,
-            self._need(),
-            reference_is_faster=False,
-            prepare=self._warm_up,
-            names=by_part.get(_log.SAMPLER),
-        )
-        if replacement is None or replacement.sampler is None:
-            return replacement
-        load_scorer(
-            self.device,
-            self.vocab_size,
-            self._layouts() if self.scores_processed else self._layouts()[:1],
-            need=self._score_need(),
-            max_best=self.max_best,
-            names=by_part.get(_log.SCORING),
-        )
-        if not self.batch_invariant:
-            most = 0 if self.drafts is None else self.drafts.most
-            replacement.processor = load_processor(
-                self.device,
-                self.vocab_size,
-                replacement.sampler.name,
-                max_drafts=most,
-                names=by_part.get(_log.EDITING),
-            )
-            replacement.verifies = self._warm_up_drafts(
-                replacement.sampler, replacement.seeds_every_row, by_part.get(_log.SAMPLER)
-            )
-            replacement.draws_drafts = (
-                replacement.verifies and replacement.seeds_every_row and self._warm_up_drawing()
-            )
-        return replacement
-
-    @property
-    def verifies_drafts(self) -> bool:
-        """Whether tokendraw has the way in which vLLM judges its drafts."""
-        return self.drafts is not None and self.drafts.verifies and not self.batch_invariant
+        names = names or {}
+        of_sampler = names.get(_parts.SAMPLER)
+        loaded = load(_parts.SAMPLER, self.device, self._need(), prepare=self._warm_up, names=of_sampler)
+        if loaded is None:
+            return None
+        loads = {
+            _parts.SCORING: self._load_scorer,
+            _parts.EDITING: self._load_processor,
+            _parts.VERIFICATION: self._warm_up_drafts,
+            _parts.DRAFTING: self._warm_up_drawing,
+        }
+        for part in filter(self.parts.__contains__, loads):
+            can_draft = loaded.seeds_every_row and _parts.VERIFICATION in loaded.serves
+            if part == _parts.DRAFTING and not can_draft:
+                continue
+            with _parts.vllm_stays_if_it_raises(part):
+                loads[part](loaded, names)
+                loaded.serves.add(part)
+        return loaded
 
     def _need(self) -> Need:
         gumbel_dtype: GumbelDtype = "fp64" if self.use_fp64 else "fp32"
@@ -154,33 +134,42 @@ class Setup:
         mode: LogprobsMode = "raw_logits" if self.logprobs_mode.endswith("logits") else "raw_logprobs"
         return Need(logprobs_mode=mode, batch_invariant=self.batch_invariant)
 
-    def _warm_up_drafts(self, sampler: Sampler, seeds_every_row: bool, names: Names | str | None) -> bool:
-        """Verify made-up drafts; return whether tokendraw verifies those of vLLM."""
-        if self.drafts is None or not self.verifies_drafts:
-            return False
-        if names is not None and "verify" not in names:
-            _log.log_kept("no plugin verifies on the first rank", part=_log.VERIFICATION)
-            return False
+    def _load_scorer(self, _: Replacement, names: Mapping[str, Names | str]) -> None:
+        load_scorer(
+            self.device,
+            self.vocab_size,
+            self._layouts() if self.scores_processed else self._layouts()[:1],
+            need=self._score_need(),
+            max_best=self.max_best,
+            names=names.get(_parts.SCORING),
+        )
+
+    def _load_processor(self, loaded: Replacement, names: Mapping[str, Names | str]) -> None:
+        loaded.processor = load_processor(
+            self.device,
+            self.vocab_size,
+            loaded.sampler.name,
+            max_drafts=0 if self.drafts is None else self.drafts.most,
+            names=names.get(_parts.EDITING),
+        )
+
+    def _warm_up_drafts(self, loaded: Replacement, names: Mapping[str, Names | str]) -> None:
+        """Verify made-up drafts."""
+        if names and "verify" not in names[_parts.SAMPLER]:
+            raise LeftAlone("no plugin verifies on the first rank")
+        assert self.drafts is not None
         verifications: list[dict[str, Any]] = [{"verify_modes": ["coupled"], "draft_kinds": ["chosen"]}]
         if self.drafts.mode is not None:
             verifications.append({"verify_modes": [self.drafts.mode], "draft_kinds": ["probs"]})
-        with _ranks.vllm_stays_if_it_raises(_log.VERIFICATION):
-            for verification in verifications:
-                self._warm_up(sampler, seeds_every_row, max_drafts=self.drafts.most, **verification)
-            return True
-        return False
+        for each in verifications:
+            self._warm_up(loaded.sampler, loaded.seeds_every_row, max_drafts=self.drafts.most, **each)
 
-    def _warm_up_drawing(self) -> bool:
-        """Compile the kernels of drawn drafts; return whether tokendraw draws the drafts of vLLM."""
-        if not self.draws_drafts:
-            return False
-        with _ranks.vllm_stays_if_it_raises(_log.DRAFTING):
-            if self.device.type != "cpu":
-                from tokendraw_vllm._v2_draft_kernels import warm_up
+    def _warm_up_drawing(self, _: Replacement, names: Mapping[str, Names | str]) -> None:
+        """Compile the kernels of drawn drafts."""
+        if self.device.type != "cpu":
+            from tokendraw_vllm.v2.draft_kernels import warm_up
 
-                warm_up(self.device, self.dtype, self.vocab_size)
-            return True
-        return False
+            warm_up(self.device, self.dtype, self.vocab_size)
 
     def _layouts(self) -> list[tuple[int, torch.dtype]]:
         """Return row stride and dtype of the model's logits, and of edited logits: float32, rows without padding."""
@@ -247,14 +236,5 @@ def load_during_weights(vocab_size: int, max_requests: int, device: torch.device
     is_last_rank = config.parallel_config.pipeline_parallel_size == 1
     if not is_last_rank or model.runner_type == "pooling":
         return None
-    return BackgroundLoad(
-        Setup.of(
-            config,
-            device=device,
-            vocab_size=vocab_size,
-            max_requests=max_requests,
-            use_fp64=model.use_fp64_gumbel,
-            logprobs_mode=model.logprobs_mode,
-            return_sampling_mask=model.return_sampling_mask,
-        )
-    )
+    setup = Setup.of(config, model, device=device, vocab_size=vocab_size, max_requests=max_requests)
+    return BackgroundLoad(setup)

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from tokendraw import BatchFacts, SamplingMetadata
 from tokendraw.engines import RULE_FIELDS, warmup_rules
-from tokendraw_vllm._v2_edits import EditedRows, Edits
-from tokendraw_vllm._v2_rules import Orders, Rules, filled_column, metadata_fields
+from tokendraw_vllm.v2.edits import EditedRows, Edits
+from tokendraw_vllm.v2.rules import Orders, Rules, filled_column, metadata_fields
 
 _DTYPES = {  # as in kernels without the parameter, so that a missing parameter compiles nothing
     "temperature": torch.float32,
@@ -81,10 +81,7 @@ def make_metadata(
     *,
     has_seeds: bool,
 ) -> SamplingMetadata:
-    """Describe batches with given facts; :meth:`SamplingMetadata.for_rows` fills in the rows.
-
-    :param rules: fields of the metadata for the rules beyond vLLM's parameters.
-    """
+    """Describe batches with given facts; :meth:`SamplingMetadata.for_rows` fills in the rows."""
     placeholder = columns["seeds"].new_zeros(1)
     return SamplingMetadata(
         temperature=columns["temperature"],
@@ -102,13 +99,7 @@ def make_metadata(
 def batch_facts(
     states: Any, requests: np.ndarray, rules: tuple[str, ...], *, any_min_p: bool | None = None
 ) -> BatchFacts:
-    """Collect the host's facts about requests.
-
-    :param states: vLLM's ``SamplingStates``.
-    :param requests: slots of the requests.
-    :param rules: names of the rules beyond vLLM's parameters.
-    :param any_min_p: whether tokendraw applies a min-p; None: to each request that has one.
-    """
+    """Collect the host's facts about requests."""
     top_k = states.top_k.np[requests]
     active = top_k < states.vocab_size
     greedy = states.temperature.np[requests] == 0.0
@@ -179,14 +170,10 @@ class BatchSummaries:
         return batch
 
     def _is_plain(self, requests: np.ndarray) -> bool:
-        states = self._states
-        return not (
-            self._rules.active(requests)
-            or states.any_explicit_seed(requests)
-            or (states.top_k.np[requests] < states.vocab_size).any()
-            or (states.top_p.np[requests] < 1.0).any()
-            or (states.min_p.np[requests] > 0.0).any()
-        )
+        rules = self._rules.active(requests)
+        facts = batch_facts(self._states, requests, rules)
+        has_filters = facts.max_top_k or facts.any_top_p or facts.any_min_p
+        return not (rules or has_filters or self._states.any_explicit_seed(requests))
 
 
 class RequestColumns:
@@ -213,7 +200,6 @@ class RequestColumns:
     def metadata(self, requests: np.ndarray, *, raw: bool, seeds_every_row: bool) -> SamplingMetadata:
         """Describe a batch of requests; equal facts share metadata, and so the samplers' caches on it.
 
-        :param requests: slots of the requests.
         :param raw: whether temperature and min-p are still to be applied.
         :param seeds_every_row: whether rows without a user's seed get one.
         """

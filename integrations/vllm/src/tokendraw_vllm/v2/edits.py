@@ -8,9 +8,7 @@ requests with edits are mirrored there. vLLM's states stay what vLLM edits with,
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,11 +16,11 @@ import torch
 from torch import Tensor
 
 import tokendraw
-from tokendraw import Drafts, InvalidParameterError, RequestSlots, SamplingParams
+from tokendraw import Drafts, InvalidParameterError, PluginError, RequestSlots, SamplingParams
 from tokendraw.plugin import ProcessNeed
-from tokendraw_vllm import _log, _ranks
-from tokendraw_vllm._engine import edit_states
-from tokendraw_vllm._ranks import Names
+from tokendraw_vllm import _parts
+from tokendraw_vllm._engine import is_whole
+from tokendraw_vllm._parts import Names
 
 _NEED = ProcessNeed(sync_free=True)
 _STATE_BYTES = 256
@@ -34,12 +32,13 @@ ALL_LISTS = SamplingParams(
 _MAX_BIAS, _MAX_STOP_IDS, _MAX_BAD_WORDS, _MAX_BAD_WORD_LEN = 1024, 128, 128, 32
 
 
-@dataclass(frozen=True, eq=False)
-class Processor:
-    """A loaded processor of logits."""
+def edit_states() -> tuple[type, ...]:
+    """Return vLLM's own logits processors, whose edits tokendraw serves too."""
+    from vllm.v1.worker.gpu.sample.bad_words import BadWordsState
+    from vllm.v1.worker.gpu.sample.logit_bias import LogitBiasState
+    from vllm.v1.worker.gpu.sample.penalties import PenaltiesState
 
-    name: str
-    process: Callable[[Tensor, RequestSlots, Tensor, None, Drafts | None], Tensor]
+    return LogitBiasState, PenaltiesState, BadWordsState
 
 
 def edits_of(sampling_params: Any) -> SamplingParams | None:
@@ -71,27 +70,18 @@ def load_processor(
     *,
     max_drafts: int = 0,
     names: Names | str | None = None,
-) -> Processor | None:
-    """Load tokendraw's processor of logits and compile its kernels; None, with a line in the log, if vLLM edits.
+) -> Any:
+    """Load tokendraw's processor of logits and compile its kernels: a provider of ``process_logits``.
 
     :param sampler: name of the plugin that draws: a reference in plain PyTorch edits beside no other on a GPU.
     :param names: what the first of several ranks chose for all, by :func:`choose_processor`; None: chosen here.
+    :raises _parts.LeftAlone: vLLM edits.
     """
-    if isinstance(names, str):
-        _log.log_kept(names, part=_log.EDITING)
-        return None
-    with _ranks.vllm_stays_if_it_raises(_log.EDITING):
-        provider = tokendraw.load("process_logits", names, device=device, need=_NEED)
-        processor = Processor(provider.name, provider.process)
-        if processor.name == "native" != sampler and device.type != "cpu":
-            _log.log_kept(
-                f"'native' is the best processor for {device}, and no quicker than vLLM's own",
-                part=_log.EDITING,
-            )
-            return None
-        _warm_up(processor, vocab_size, max_drafts, device)
-        return processor
-    return None
+    processor = tokendraw.load("process_logits", _parts.chosen_names(names), device=device, need=_NEED)
+    if processor.name == "native" != sampler and device.type != "cpu":
+        raise _parts.LeftAlone(f"'native' is the best processor for {device}, and no quicker than vLLM's own")
+    _warm_up(processor, vocab_size, max_drafts, device)
+    return processor
 
 
 def choose_processor(device: torch.device) -> Names:
@@ -99,11 +89,8 @@ def choose_processor(device: torch.device) -> Names:
     return tokendraw.load("process_logits", device=device, need=_NEED).choices
 
 
-def _warm_up(processor: Processor, vocab_size: int, max_drafts: int, device: torch.device) -> None:
-    """Edit a row with penalties, which have a kernel of their own, and a row with all lists; append a token.
-
-    :param max_drafts: the most drafts of a request; 0: none are verified.
-    """
+def _warm_up(processor: Any, vocab_size: int, max_drafts: int, device: torch.device) -> None:
+    """Edit a row with penalties, which have a kernel of their own, and a row with all lists; append a token."""
     requests = request_slots(2, 8, vocab_size, device)
     logits = torch.zeros(2, vocab_size, dtype=torch.float32, device=device)
     slot, draft = torch.ones(2, 1, dtype=torch.int64, device=device)
@@ -140,18 +127,40 @@ def request_slots(count: int, max_tokens: int, vocab_size: int, device: torch.de
     )
 
 
-TOKENS_ATTRIBUTE = "_tokendraw_tokens"
-"""Attribute of vLLM's ``RequestState`` for the :class:`RequestTokens` of the request that came last."""
 MAX_MEMORY_BYTES = 2**30
 """Limit of the memory of all requests with edits."""
 
 
-class RequestTokens(NamedTuple):
-    """The tokens of a request that came last, as vLLM's ``RequestState`` got them."""
+def have_notes(states: Sequence[Any]) -> None:
+    """Have states of vLLM's withhold their parts of the flag for edits and filters, and note them in ``asked``."""
+    kinds = [_noting(type(state)) for state in states]  # first: what may raise leaves all states as they are
+    for state, kind in zip(states, kinds, strict=True):
+        state.__class__ = kind
 
-    slot: int
-    num_prompt: int
-    token_ids: list[int]
+
+def _noting(kind: Any) -> type:
+    if not kind.__dictoffset__:
+        raise PluginError(f"{kind.__name__!r} needs a place for further attributes, found none")
+
+    class Noting(kind):  # type: ignore[misc]
+        asked = False
+
+        def add_request(self, *given: Any, **named: Any) -> bool:
+            self.asked = bool(super().add_request(*given, **named))
+            return False
+
+    return Noting
+
+
+def staged_tokens(requests: Any, slot: int) -> np.ndarray | None:
+    """Return the tokens of the request that came last, which vLLM is about to write to the device; None: another's.
+
+    :param requests: vLLM's ``RequestState``.
+    """
+    staged = requests.all_token_ids
+    if staged._staged_write_indices[-1:] != [slot]:
+        return None
+    return np.asarray(staged._staged_write_contents[-int(requests.prefill_len.np[slot]) :], dtype=np.int64)
 
 
 class EditedRows(NamedTuple):
@@ -193,12 +202,7 @@ class Mirror:
         device: torch.device,
         max_step_tokens: int,
     ) -> None:
-        """Allocate the memory of all requests at once, so that vLLM measures the rest.
-
-        :param max_requests: slots of vLLM.
-        :param max_tokens: the most tokens of a request, prompt and output together.
-        :param max_step_tokens: the most tokens that a step appends to a request.
-        """
+        """Allocate the memory of all requests at once, so that vLLM measures the rest."""
         self._device = device
         count = max(1, min(max_requests, MAX_MEMORY_BYTES // request_bytes(max_tokens, vocab_size)))
         self.requests = request_slots(count + 1, max_tokens, vocab_size, device)
@@ -214,16 +218,17 @@ class Mirror:
         self._num_tokens = np.zeros(max_requests, dtype=np.int64)
         """Tokens of a request in tokendraw's slots, by slot of vLLM."""
 
-    def add(self, slot: int, params: SamplingParams, tokens: RequestTokens) -> bool:
+    def add(self, slot: int, params: SamplingParams, ids: np.ndarray, num_prompt: int) -> bool:
         """Take the request of a slot of vLLM that has none here into tokendraw's slots.
 
+        :param ids: its tokens, those of the prompt first.
         :returns: False where vLLM has to edit it: no slot is free, or tokendraw takes no such value.
         """
         if not self._free:
             return False
-        mirror, ids = self._free[-1], np.asarray(tokens.token_ids, dtype=np.int64)
+        mirror = self._free[-1]
         try:
-            self.requests.add(mirror, params, ids[: tokens.num_prompt], ids[tokens.num_prompt :])
+            self.requests.add(mirror, params, ids[:num_prompt], ids[num_prompt:])
         except InvalidParameterError:
             return False
         self._mirror[slot] = self._free.pop()
@@ -238,10 +243,7 @@ class Mirror:
             self._free.append(mirror)
 
     def discard_all_but(self, slots: Any) -> None:
-        """Forget requests that vLLM has no more; vLLM's sampler is not told when a request ends.
-
-        :param slots: container of slots of vLLM.
-        """
+        """Forget requests that vLLM has no more; vLLM's sampler is not told when a request ends."""
         for slot in [slot for slot in self._mirror if slot not in slots]:
             self.discard(slot)
 
@@ -302,16 +304,14 @@ class Mirror:
             self.discard(slot)
         return lost
 
-    def catch_up(self, edited: EditedRows, states: Any) -> None:
-        """Append what vLLM has appended since the last call, whose number the device alone knows.
-
-        :param states: vLLM's ``RequestState``.
-        """
+    def catch_up(self, edited: EditedRows, states: Any) -> list[int]:
+        """Append what vLLM has appended since the last call, whose number the device alone knows: none is unknown."""
         history = states.all_token_ids.gpu
         place = self.requests.tables.num_tokens.index_select(0, edited.mirror).unsqueeze(1) + self._steps
         is_new = place < states.total_len.gpu.index_select(0, edited.slots).unsqueeze(1)
         tokens = history[edited.slots.unsqueeze(1), place.clamp_(max=history.shape[1] - 1)]
         self._append(edited.mirror, torch.where(is_new, tokens, self._no_token))
+        return []
 
     def _append(self, mirror: Tensor, tokens: Tensor) -> None:
         append = self.requests.appender
@@ -333,25 +333,21 @@ class Edits:
     """Who edits the logits of each request, and tokendraw's edits."""
 
     def __init__(self, sampler: Any, requests: Any, device: torch.device) -> None:
-        """Hold a new sampler of vLLM, which edits all logits until :meth:`open`.
-
-        :param requests: vLLM's ``RequestState``, which has the tokens of the requests.
-        """
+        """Hold a new sampler of vLLM, which edits all logits until :meth:`open`."""
         self._sampler, self._requests, self._device = sampler, requests, device
-        self._states = [
-            state for state in getattr(sampler, "logits_processors", ()) if type(state) in edit_states()
-        ]
+        states = sampler.logits_processors if is_whole(_parts.EDITING) else ()
+        self.states = [state for state in states if type(state) in edit_states()]
         self.by_vllm = np.zeros(sampler.sampling_states.max_num_reqs, dtype=bool)
         """Requests whose logits vLLM edits by anything but temperature and filters."""
-        self._processor: Processor | None = None
+        self._processor: Any = None
         self._mirror: Mirror | None = None
 
-    def open(self, processor: Processor) -> None:
+    def open(self, processor: Any) -> None:
         """Edit the logits of requests that come from now on, where possible."""
-        if len(self._states) < len(edit_states()):
+        if len(self.states) < len(edit_states()):
             return
         sizes = self._sampler.sampling_states
-        with _ranks.vllm_stays_if_it_raises(_log.EDITING):
+        with _parts.vllm_stays_if_it_raises(_parts.EDITING):
             self._mirror = Mirror(
                 sizes.max_num_reqs,
                 self._requests.max_model_len,
@@ -366,15 +362,10 @@ class Edits:
     ) -> None:
         """Take the edits of a request, or leave them to vLLM, while vLLM's sampler adds the request.
 
-        vLLM keeps one flag for all edits together. So the parts of the flag that tokendraw may serve are withheld
-        during the call and added afterwards.
-
-        :param can_draw: waits for the load of the processor.
+        vLLM keeps one flag for all edits together, from which the parts that tokendraw may serve are withheld.
         """
-        with contextlib.ExitStack() as stack:
-            own = [stack.enter_context(withheld_flag(state)) for state in self._states]
-            add()
-        flags, has_edits = self._sampler.needs_logits_processing, any(map(any, own))
+        add()
+        flags, has_edits = self._sampler.needs_logits_processing, any(state.asked for state in self.states)
         if self._mirror is not None:
             self._mirror.discard(slot)
         is_taken = has_edits and can_draw() and self._take(slot, sampling_params)
@@ -382,12 +373,14 @@ class Edits:
         flags[slot] |= has_edits
 
     def _take(self, slot: int, sampling_params: Any) -> bool:
-        tokens: RequestTokens | None = getattr(self._requests, TOKENS_ATTRIBUTE, None)
-        if self._mirror is None or tokens is None or tokens.slot != slot:
+        ids = None if self._mirror is None else staged_tokens(self._requests, slot)
+        if self._mirror is None or ids is None:
             return False
         self._mirror.discard_all_but(self._requests.index_to_req_id)
         edits = edits_of(sampling_params)
-        return edits is not None and self._mirror.add(slot, edits, tokens)
+        return edits is not None and self._mirror.add(
+            slot, edits, ids, int(self._requests.prompt_len.np[slot])
+        )
 
     def rows(self, requests: np.ndarray) -> EditedRows | None:
         """Return the rows of a batch of requests that tokendraw edits; None for none."""
@@ -406,12 +399,7 @@ class Edits:
 
     def catch_up(self, edited: EditedRows | None) -> bool:
         """Append the tokens of earlier steps as :meth:`follow` does, from vLLM's own history."""
-
-        def append(mirror: Mirror, rows: EditedRows) -> list[int]:
-            mirror.catch_up(rows, self._requests)
-            return []
-
-        return self._append(edited, append)
+        return self._append(edited, lambda mirror, rows: mirror.catch_up(rows, self._requests))
 
     def _append(self, edited: EditedRows | None, append: Callable[[Mirror, EditedRows], list[int]]) -> bool:
         if self._mirror is None or edited is None:
@@ -422,8 +410,8 @@ class Edits:
             self._give_up(error)
             return True
         if lost:
-            _log.log_kept(
-                "steps of a request were drawn elsewhere, so its tokens are unknown", part=_log.EDITING
+            _parts.log_kept(
+                "steps of a request were drawn elsewhere, so its tokens are unknown", part=_parts.EDITING
             )
             self.by_vllm[lost] = True
         return bool(lost)
@@ -443,7 +431,8 @@ class Edits:
             if drafts is not None:
                 rows, mirror, drafted = logits, edited.of_all, drafts()
             copy = torch.empty(rows.shape, dtype=torch.float32, device=rows.device).copy_(rows)
-            return self._processor.process(copy, self._mirror.requests, mirror, None, drafted)
+            processed: Tensor = self._processor.process(copy, self._mirror.requests, mirror, None, drafted)
+            return processed
         except Exception as error:
             self._give_up(error)
             return None
@@ -451,22 +440,6 @@ class Edits:
     def _give_up(self, error: Exception) -> None:
         """Leave the edits of all requests to vLLM."""
         if self._mirror is not None and self._processor is not None:
-            _ranks.give_up(_log.EDITING, self._processor.name, error)
+            _parts.give_up(_parts.EDITING, self._processor.name, error)
             self.by_vllm[self._mirror.slots] = True
         self._mirror = self._processor = None
-
-
-@contextlib.contextmanager
-def withheld_flag(state: Any) -> Iterator[list[bool]]:
-    """Have ``add_request`` of a state of vLLM return False, and yield a list of what it would have returned."""
-    original, flags = state.add_request, []
-
-    def add_request(*arguments: Any) -> bool:
-        flags.append(bool(original(*arguments)))
-        return False
-
-    state.add_request = add_request
-    try:
-        yield flags
-    finally:
-        del state.add_request

@@ -1,0 +1,133 @@
+"""The parts of vLLM that tokendraw replaces: what vLLM's log says of each, and what ranks that draw the same tokens do.
+
+The log has each sentence once per process. Of several ranks the first chooses the plugins for all, and a rank on which
+one of them fails raises, which ends the engine: nothing may differ between them, or each continues a text of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from tokendraw.engines import choose_once, format_error
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+V1_SAMPLER, ADMISSION = "V1 sampler", "admission"
+SAMPLER, EDITING, VERIFICATION, DRAFTING, SCORING = (
+    f"V2 {part}" for part in ("sampler", "editing", "verification", "drafting", "scoring")
+)
+"""Replaced parts of vLLM."""
+_reasons_of_losses: set[str] = set()
+_log = logging.getLogger("vllm.tokendraw")  # below vLLM's logger, whose handlers and levels apply
+
+
+def log_replaced(part: str, by: str) -> None:
+    """Log that tokendraw draws from now on."""
+    _say(logging.INFO, f"tokendraw: {part} replaced ({by})")
+
+
+def log_kept(reason: str, *, part: str = "", is_asked_for: bool = False) -> None:
+    """Log why vLLM keeps its sampler: a warning, since vLLM may register plugins before it shows lower levels.
+
+    :param part: the part of vLLM; "" for all parts.
+    :param is_asked_for: whether the user asked for this, who needs no warning.
+    """
+    subject = f"{part} left alone" if part else "left alone"
+    _say(logging.INFO if is_asked_for else logging.WARNING, f"tokendraw: {subject}: {reason}")
+
+
+def log_lost(rules: Sequence[str], reason: str) -> None:
+    """Log that requests are drawn without rules that they ask for, once for each reason."""
+    if rules and reason not in _reasons_of_losses:
+        _reasons_of_losses.add(reason)
+        _say(logging.WARNING, f"tokendraw: requests lose their rules {', '.join(rules)}: {reason}")
+
+
+@functools.cache
+def _say(level: int, sentence: str) -> None:
+    _log.log(level, sentence)
+
+
+Names: TypeAlias = Mapping[str, Sequence[str]]
+"""Names by operation, as ``choices`` of a loaded provider."""
+Chosen = TypeVar("Chosen")
+
+
+def choose_for_all(choose: Callable[[], Chosen]) -> Chosen | None:
+    """Call a function on the first rank alone, and return the result on all ranks; None without other ranks.
+
+    All ranks call this together, in vLLM's main thread.
+    """
+    groups = _groups()
+    if not groups:
+        return None
+    for group in groups:
+        choose = functools.partial(choose_once, choose, group)
+    return choose()
+
+
+class LeftAlone(Exception):  # noqa: N818 - nothing failed
+    """The reason for which a part of vLLM is left alone, although tokendraw could serve it."""
+
+
+def names_or_reason(choose: Callable[[], Names]) -> Names | str:
+    """Return the names that a function chooses; or in words why it can choose none: vLLM's own stays on all ranks."""
+    try:
+        return choose()
+    except LeftAlone as reason:
+        return str(reason)
+    except Exception as error:
+        return format_error(error)
+
+
+def chosen_names(names: Names | str | None) -> Names | None:
+    """Return what the first of several ranks chose by :func:`names_or_reason`; None: this process draws alone.
+
+    :raises LeftAlone: it could choose none.
+    """
+    if isinstance(names, str):
+        raise LeftAlone(names)
+    return names
+
+
+def raise_if_several(error: Exception) -> None:
+    """Raise an error where other ranks draw the same tokens: they go on without the failure."""
+    if _groups():
+        raise error
+
+
+@contextlib.contextmanager
+def vllm_stays_if_it_raises(part: str) -> Iterator[None]:
+    """Log why a block loads nothing for a part of vLLM; where there are several ranks, an error of it raises."""
+    try:
+        yield
+    except LeftAlone as reason:
+        log_kept(str(reason), part=part)
+    except Exception as error:
+        raise_if_several(error)
+        log_kept(format_error(error), part=part)
+
+
+def give_up(part: str, sampler: str, error: Exception) -> None:
+    """Log that a call failed and that vLLM draws from now on; where there are several ranks, raise the error."""
+    raise_if_several(error)
+    _say(logging.WARNING, f"tokendraw: {part} is vLLM's own again: '{sampler}' raised {format_error(error)}")
+
+
+def _groups() -> list[ProcessGroup]:
+    """Return the groups of this rank: across prefill context parallelism and tensor parallelism.
+
+    Of pipeline-parallel ranks the last ones draw, and each data-parallel engine draws for its own requests.
+    """
+    # Not imported: a thread calls this beside vLLM's imports, and without the module there are no other ranks.
+    state = sys.modules.get("vllm.distributed.parallel_state")
+    if state is None or not state.model_parallel_is_initialized():
+        return []
+    groups = (state.get_pcp_group(), state.get_tp_group())
+    return [group.cpu_group for group in groups if group.world_size > 1]
