@@ -173,7 +173,7 @@ def changed(module, old, new):
 
 
 def served():
-    """The places whose tokens are tokendraw's. vLLM's own may raise, since it misses a name."""
+    """The places with tokens of tokendraw. vLLM's own may raise, since it misses a name."""
     places = set()
     for place in PLACES:
         with contextlib.suppress(AttributeError, ImportError, NameError, TypeError):
@@ -269,7 +269,7 @@ NO_PLUGIN = {
 @pytest.mark.parametrize("variable", NO_PLUGIN)
 @each_place
 def test_without_a_plugin_vllm_goes_on(vllm, log_lines, monkeypatch, request, place, variable, beside_ranks):
-    """Beside other ranks too, where the first one says so to all."""
+    """Beside further ranks too, told by the first rank."""
     if beside_ranks:
         request.getfixturevalue("ranks")
     value, words = NO_PLUGIN[variable]

@@ -48,7 +48,7 @@ def loaded(mode="raw_logprobs", **changes):
 
 
 def function(caller="sample.sampler"):
-    """vLLM's function, as its runner's module calls it."""
+    """vLLM's function, called as in the runner's module."""
     return importlib.import_module(f"vllm.v1.worker.gpu.{caller}").compute_topk_scores
 
 

@@ -31,7 +31,7 @@ def pytest_configure():
 
 
 def taken_over(original):
-    """What vLLM's runner does behind it."""
+    """The runner's next step after the construction."""
     from vllm.v1.worker.gpu.model_states.interface import ModelState
 
     @functools.wraps(original)

@@ -1,5 +1,5 @@
-"""Calls of triton-gumbel, with kernels that only note what they are given: which of them a call launches, which values
-these read, and what another call compiles anew.
+"""Calls of triton-gumbel, with recording kernels: the launches of a call, the values read, and new compilations by
+another call.
 """
 
 import ctypes

@@ -90,7 +90,7 @@ PAGE = pages.text_of("docs/logits-processing.md")
 
 
 def test_the_page_of_edits_is_true():
-    """Its step runs, its preempted request comes back, and its table is the order of edits."""
+    """The step runs, the preempted request comes back, and the table has the order of edits."""
     source, preemption = pages.blocks(PAGE, "python")
     names = {}
     exec(source, names)

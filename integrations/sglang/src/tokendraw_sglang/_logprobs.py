@@ -40,7 +40,7 @@ class RowLogprobs(NamedTuple):
         return RowLogprobs(self.tokens[rows], self.best[rows], self.best_ids[rows], given)
 
     def fields(self, top_nums: Sequence[int], token_ids: TokenIds) -> dict[str, Any]:
-        """Return the fields of SGLang's ``LogprobResult``, less those that no row asks for.
+        """Return the requested fields of SGLang's ``LogprobResult``.
 
         :param top_nums: how many best tokens each row wants.
         """
@@ -59,7 +59,7 @@ class RowLogprobs(NamedTuple):
 
 
 class Scorer:
-    """Scores the tokens of batches, and caches what the last one asked for."""
+    """Scores the tokens of batches, and caches the requirements of the last batch."""
 
     def __init__(self, draws: tokendraw.Sampler) -> None:
         self._draws = draws

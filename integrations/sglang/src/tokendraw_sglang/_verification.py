@@ -69,7 +69,7 @@ def judge_chain(
     logits: Tensor,
     mode: Literal["rejection", "block"],
 ) -> Walk:
-    """Verify chains of drafts with the probabilities that they were drawn by."""
+    """Verify chains of drafts with the probabilities of their draws."""
     info, width = batch.sampling_info, drafts.draft_token_num
     requests, vocab_size = len(info), logits.shape[1]
     offsets = torch.arange(0, requests * width + 1, width, device=logits.device)

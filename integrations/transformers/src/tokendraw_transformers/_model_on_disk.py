@@ -68,7 +68,7 @@ class ModelOnDisk:
         return text
 
     def _without_padding(self, row: list[int]) -> list[int]:
-        """Remove the token that ends a text where it is the one that pads, too."""
+        """Remove the end token of texts if padding uses it, too."""
         config = self._model.generation_config
         ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
         padding = ends[0] if config.pad_token_id is None else config.pad_token_id

@@ -1,4 +1,4 @@
-"""Versions of vLLM, the seams at which its parts are replaced, and facts of its configuration.
+"""Versions of vLLM, the seams of replaced parts, and facts of vLLM's configuration.
 
 A tested version is used. So is any other whose seams are whole, once a proof on the device has passed: see
 :mod:`.v2.proof`. A part of vLLM whose seam has moved is left to vLLM, with the reason.
@@ -109,12 +109,12 @@ def misfits() -> Mapping[str, str]:
 
 
 def is_whole(part: str) -> bool:
-    """Return whether the seams of a part are whole, and those of the part that it stands beside."""
+    """Return whether the seams of a part are whole, and also the seams of any part that must be served beside."""
     return part not in misfits() and (part not in _NEEDS or is_whole(_NEEDS[part]))
 
 
 def reasons_to_log() -> dict[str, str]:
-    """Return the reasons by part, without parts that another one takes along."""
+    """Return the reasons by part, without dependent parts of a missing part."""
     return {part: why for part, why in misfits().items() if part not in _NEEDS or is_whole(_NEEDS[part])}
 
 
@@ -137,7 +137,7 @@ def _moved(seam: str) -> str | None:
 
 
 def _attributes(kind: type) -> set[str]:
-    """Return the names that instances of a class have, as far as its code says."""
+    """Return the names of the attributes of instances, as far as the class's code says."""
     makers = [inspect.unwrap(vars(each)["__init__"]) for each in kind.__mro__ if "__init__" in vars(each)]
     codes = [dis.get_instructions(each) for each in makers if inspect.isfunction(each)]
     return {*dir(kind), *(step.argval for code in codes for step in code if step.opname == "STORE_ATTR")}
@@ -149,7 +149,7 @@ def version() -> str:
 
 
 def is_tested() -> bool:
-    """Return whether the installed version of vLLM is one that the adapter was tested with."""
+    """Return whether the adapter was tested with the installed version of vLLM."""
     return version().partition("+")[0] in TESTED
 
 

@@ -43,7 +43,7 @@ def log_kept(reason: str, *, part: str = "", is_asked_for: bool = False) -> None
 
 
 def log_lost(rules: Sequence[str], reason: str) -> None:
-    """Log that requests are drawn without rules that they ask for, once for each reason."""
+    """Log lost rules of requests, once for each reason."""
     if rules and reason not in _reasons_of_losses:
         _reasons_of_losses.add(reason)
         _say(logging.WARNING, f"tokendraw: requests lose their rules {', '.join(rules)}: {reason}")
@@ -73,7 +73,7 @@ def choose_for_all(choose: Callable[[], Chosen]) -> Chosen | None:
 
 
 class LeftAlone(Exception):  # noqa: N818 - nothing failed
-    """The reason for which a part of vLLM is left alone, although tokendraw could serve it."""
+    """The reason against a part of vLLM, although tokendraw could serve the part."""
 
 
 def names_or_reason(choose: Callable[[], Names]) -> Names | str:
@@ -97,7 +97,7 @@ def chosen_names(names: Names | str | None) -> Names | None:
 
 
 def raise_if_several(error: Exception) -> None:
-    """Raise an error where other ranks draw the same tokens: they go on without the failure."""
+    """Raise an error if several ranks draw the same tokens: the rest would go on without the failure."""
     if _groups():
         raise error
 
@@ -115,7 +115,7 @@ def vllm_stays_if_it_raises(part: str) -> Iterator[None]:
 
 
 def give_up(part: str, sampler: str, error: Exception) -> None:
-    """Log that a call failed and that vLLM draws from now on; where there are several ranks, raise the error."""
+    """Log a failed call, and vLLM's draws from now on; with several ranks, raise the error."""
     raise_if_several(error)
     _say(logging.WARNING, f"tokendraw: {part} is vLLM's own again: '{sampler}' raised {format_error(error)}")
 

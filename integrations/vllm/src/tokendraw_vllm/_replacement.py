@@ -93,7 +93,7 @@ def load(
 def choose(
     device: torch.device, need: Need, *, reference_is_faster: bool = False, verifies: bool = False
 ) -> Names:
-    """Choose for several ranks: the names of the best sampler that can be loaded here.
+    """Choose for several ranks: the names of the best loadable sampler.
 
     :param verifies: whether drafts are verified too. Without a plugin that can, vLLM verifies.
     :raises _parts.LeftAlone: vLLM's own is as quick.

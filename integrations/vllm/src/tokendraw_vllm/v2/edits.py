@@ -85,7 +85,7 @@ def load_processor(
 
 
 def choose_processor(device: torch.device) -> Names:
-    """Choose for several ranks: the names of the best processor that can be loaded here."""
+    """Choose for several ranks: the names of the best loadable processor."""
     return tokendraw.load("process_logits", device=device, need=_NEED).choices
 
 
@@ -236,7 +236,7 @@ class Mirror:
         return True
 
     def discard(self, slot: int) -> None:
-        """Forget the request of a slot of vLLM, if there is one."""
+        """Forget the request of a slot of vLLM, if any."""
         mirror = self._mirror.pop(slot, None)
         if mirror is not None:
             self.requests.remove(mirror)

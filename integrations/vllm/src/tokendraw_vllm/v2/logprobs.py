@@ -175,13 +175,13 @@ def _own_ids(state: Any, slot_of_row: Tensor | None, count: int) -> Tensor | Non
 
 
 def _described(num_best: int, own_ids: Tensor | None = None) -> SamplingMetadata:
-    """Describe rows whose logits count as they are, without temperature and filters."""
+    """Describe rows of unchanged logits, without temperature and filters."""
     facts = BatchFacts(any_greedy=False, max_logprobs=num_best)
     return SamplingMetadata(logprob_token_ids=own_ids, facts=facts)
 
 
 def choose_scorer(device: torch.device, need: Need) -> Names:
-    """Choose for several ranks: the names of a scorer that can be loaded here.
+    """Choose for several ranks: the names of a loadable scorer.
 
     :raises _parts.LeftAlone: vLLM's own is as quick.
     """

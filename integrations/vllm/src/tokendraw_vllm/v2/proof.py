@@ -1,4 +1,4 @@
-"""A proof that a vLLM that was not tested means by its seams what tested ones mean, part by part, before a request.
+"""The proof of an untested vLLM: seams of the same form have the same meaning, part by part, before a request.
 
 A made-up batch goes through new states of vLLM's own classes. tokendraw's tokens are held against those of native, its
 reference in plain PyTorch, on the same rows, and against the tokens that vLLM's own edits and filters keep.
@@ -111,7 +111,7 @@ class Proof:
             require(tokens, self._native.sample(rows, batch.metadata(params)).token_ids, kept)
 
     def _verify(self) -> None:
-        """Verify drafts that native draws too, and in every second request others, which are refused."""
+        """Verify native's own tokens as drafts, and in every second request wrong tokens."""
         drafts, device, count = self.setup.drafts, self.setup.device, len(_PLAIN)
         assert drafts is not None
         most = drafts.most
@@ -153,7 +153,7 @@ class Proof:
         step, states = setup.drafts.most - 1, batch.sampler.sampling_states
         cache = logits.new_zeros(len(_PLAIN), step + 1, setup.vocab_size)
         mapping, slots, _, positions, *_ = batch.layout
-        column = torch.tensor(step, device=setup.device)
+        column = torch.tensor(step, dtype=torch.int64, device=setup.device)
         given = logits, mapping, states.temperature.gpu, states.seeds.gpu, positions
         tokens = gumbel_sample(*given, True, True, cache, column, use_fp64=setup.use_fp64)
         if not torch.equal(cache[slots.long(), step], logits):
@@ -232,7 +232,8 @@ def made_up_logits(
     logits = torch.full((rows, vocab_size), -12.0, dtype=torch.float32, device="cpu")
     head = 8.0 - torch.arange(min(_HEAD, vocab_size), dtype=torch.float32, device="cpu") / 4
     for row in logits:
-        row[torch.randperm(vocab_size, generator=generator, device="cpu")[: len(head)]] = head
+        ids = torch.randperm(vocab_size, generator=generator, dtype=torch.int64, device="cpu")
+        row[ids[: len(head)]] = head
     return logits.to(device, dtype)
 
 
