@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
 from tokendraw.plugin import (
@@ -36,7 +35,6 @@ from tokendraw_testing.statistics import sample as statistics
 from tokendraw_testing.subjects import SampleSubject, ScoreSubject, row_refusal
 
 properties = Properties("sample")
-Array = NDArray[Any]
 
 _SPECIAL_SIZE: Final = 64
 _NEAR_TIE_SIZE: Final = 16

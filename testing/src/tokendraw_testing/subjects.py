@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from tokendraw import (
     Drafts,
@@ -38,6 +37,7 @@ from tokendraw.plugin import (
 from tokendraw.tools import find_unsupported
 from tokendraw_testing.kit.property import Refusal
 from tokendraw_testing.kit.subject import OperationSubject
+from tokendraw_testing.reference import Array
 
 
 class RowSubject(OperationSubject):
@@ -110,7 +110,7 @@ class SampleSubject(RowSubject):
 
     def sample(
         self,
-        logits: torch.Tensor | NDArray[Any],
+        logits: torch.Tensor | Array,
         params: SamplingParams | Sequence[SamplingParams],
         positions: Any = None,
         *,
@@ -150,7 +150,7 @@ class SampleSubject(RowSubject):
         output: SamplerOutput = self.make(call, self.need(mode, gumbel_dtype))
         return output
 
-    def tokens(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
+    def tokens(self, *args: Any, **kwargs: Any) -> Array:
         """Make the call of :meth:`sample` and return its ids, [B] int64 on the host."""
         return np.asarray(self.sample(*args, **kwargs).token_ids.cpu())
 
@@ -201,11 +201,11 @@ class VerifySubject(RowSubject):
         """Yield the advertised dtypes in an endless cycle, for checks of many similar cases."""
         return itertools.cycle(self.capabilities.dtypes)
 
-    def upload(self, rows: NDArray[Any], dtype: str) -> torch.Tensor:
+    def upload(self, rows: Array, dtype: str) -> torch.Tensor:
         """Put rows on the device, in a dtype by its torch name."""
         return torch.from_numpy(rows).to(getattr(torch, dtype)).to(self.device)
 
-    def upload_draft(self, rows: NDArray[Any], dtype: str, kind: DraftKind) -> torch.Tensor:
+    def upload_draft(self, rows: Array, dtype: str, kind: DraftKind) -> torch.Tensor:
         """Put rows of drafts on the device: logits in the dtype, probabilities in float32."""
         return self.upload(rows, dtype if kind == "logits" else "float32")
 

@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from numpy.random import Generator
-from numpy.typing import NDArray
 from torch import Tensor
 
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, VerifyOutput
@@ -23,11 +22,8 @@ from tokendraw.plugin import (
     VerifyCapabilities,
     VerifyMode,
 )
-from tokendraw_testing import reference, reference_walk
-from tokendraw_testing.cases import factors
-from tokendraw_testing.cases.factors import Case, Factors, Site, random_case
-from tokendraw_testing.cases.requests import CrossedRequest, Fields, describe, further_params, per_row
-from tokendraw_testing.cases.rows import CrossedRow
+from tokendraw_testing import cases, reference, reference_walk
+from tokendraw_testing.cases import Case, CrossedRequest, CrossedRow, Factors, Fields, Site
 from tokendraw_testing.cases.telling import (
     KEPT_COUNTS,
     LUCK,
@@ -37,9 +33,8 @@ from tokendraw_testing.cases.telling import (
     telling_draft,
     telling_rows,
 )
+from tokendraw_testing.reference import Array
 from tokendraw_testing.subjects import VerifySubject, row_metadata
-
-Array = NDArray[Any]
 
 OUTSIDE_ID: Final = 2**31 - 1
 """An id outside every vocabulary."""
@@ -253,7 +248,7 @@ class DraftRequest:
     def __str__(self) -> str:
         params = self.params
         seed = "no seed" if params.seed is None else f"seed {params.seed} from position {self.first}"
-        return f"{describe(params)}, {params.filter_order}, {seed}, drafts {self.ids} ({self.about})"
+        return f"{cases.describe(params)}, {params.filter_order}, {seed}, drafts {self.ids} ({self.about})"
 
 
 def request_of(
@@ -404,7 +399,7 @@ def _narrow_seed(rng: Generator, first: int, ratios: Array, is_rejected: bool) -
 def draft_factors(subject: VerifySubject, sites: list[Site]) -> Factors:
     """Return the factors of calls and their requests."""
     capabilities: VerifyCapabilities = subject.capabilities
-    requests = factors.request_factors(per_row(capabilities))
+    requests = cases.request_factors(cases.per_row(capabilities))
     if capabilities.greedy:
         requests["temperature"] = (*requests["temperature"], 0.0)
     return {
@@ -426,7 +421,7 @@ def draft_factors(subject: VerifySubject, sites: list[Site]) -> Factors:
 
 
 def is_allowed(case: Mapping[str, Any]) -> bool:
-    """Allow batches within the limit on logits, if :func:`factors.is_allowed` allows the case."""
+    """Allow batches within the limit on logits, if :func:`cases.is_allowed` allows the case."""
     site, batch, drafts = case.get("site"), case.get("batch", 1), case.get("drafts", 0)
     if site is not None:
         copies = 4 if batch > _MOST_DISTINCT else 1
@@ -438,7 +433,7 @@ def is_allowed(case: Mapping[str, Any]) -> bool:
     mode, kind = case.get("way", ("rejection", "probs"))
     if case.get("poison") == POISON[-1] and (mode == "coupled" or kind != "probs"):
         return False
-    return factors.is_allowed(case)
+    return cases.is_allowed(case)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -539,21 +534,21 @@ def make_call(
     """
     capabilities, (mode, kind), site = subject.capabilities, case["way"], case["site"]
     form = Form(site, case["draft_dtype"], mode, kind, case["gumbel_dtype"], capabilities.tie_rule)
-    own, cases = {"site": [site], "way": [case["way"]]} | {n: domains[n] for n in _REQUEST_FACTORS}, [case]
+    own, looks = {"site": [site], "way": [case["way"]]} | {n: domains[n] for n in _REQUEST_FACTORS}, [case]
     own["drafts"] = domains["drafts"] if capabilities.ragged_drafts else [case["drafts"]]
-    while len(cases) < min(case["batch"], _MOST_DISTINCT):
+    while len(looks) < min(case["batch"], _MOST_DISTINCT):
         own["poison"] = domains["poison"] if rng.random() < 0.3 else [()]
-        cases.append(case | random_case(own, rng, is_allowed))
+        looks.append(case | cases.random_case(own, rng, is_allowed))
     requests = []
-    for each in cases:
+    for each in looks:
         asked: dict[str, Any] = {"logprobs": each["best"] if each["logprobs_mode"] else None}
         if capabilities.logprob_token_ids and asked["logprobs"] is not None and each["drafts"] % 2 == 0:
             asked["logprob_token_ids"] = (site.size - 1, 0, (site.size - 1) // 3)
         if further:
             fields = further[int(rng.integers(len(further)))]
-            params = replace(further_params(per_row(capabilities), fields, rng), **asked)
+            params = replace(cases.further_params(cases.per_row(capabilities), fields, rng), **asked)
         else:
-            params = factors.params_of(each, **asked)
+            params = cases.params_of(each, **asked)
         requests.append(make_request(rng, form, each, params))
     order = [*range(len(requests)), *rng.integers(0, len(requests), case["batch"] - len(requests)).tolist()]
     return CrossedCall(

@@ -11,26 +11,29 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import torch
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
 from tokendraw.filters import required_moments
 from tokendraw.plugin import Capabilities, FilterOrder, GumbelDtype, LogprobsMode
 from tokendraw_testing import reference
-from tokendraw_testing.cases.factors import NO_FILTERS, Kind, Site, combinations, kinds
 from tokendraw_testing.cases.rows import (
     HEAD,
+    NO_FILTERS,
     PLATEAU,
     WIDE_SIZE,
     CrossedRow,
+    Kind,
+    Site,
+    combinations,
     crossed_row,
     floor_designs,
+    kinds,
     row_of,
 )
 from tokendraw_testing.logits_families import FAMILIES
+from tokendraw_testing.reference import Array
 from tokendraw_testing.subjects import RowSubject, crossed_orders
 
-Array = NDArray[Any]
 Fields = Callable[[Generator], dict[str, Any]]
 """Makes fields of a request at random."""
 AnyCapabilities = TypeVar("AnyCapabilities", bound=Capabilities)

@@ -9,23 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
 from tokendraw.plugin import GumbelDtype
 from tokendraw_testing import reference, reference_walk
-from tokendraw_testing.cases.factors import Site
 from tokendraw_testing.cases.requests import CrossedRequest, random_seeds
-from tokendraw_testing.cases.rows import LARGEST_Y_SHIFT, CrossedRow, round_to_dtype, row_of
-from tokendraw_testing.reference import TILE_SIZE
+from tokendraw_testing.cases.rows import LARGEST_Y_SHIFT, CrossedRow, Site, round_to_dtype, row_of
+from tokendraw_testing.reference import TILE_SIZE, Array
 from tokendraw_testing.subjects import RowSubject
-
-Array = NDArray[Any]
 
 POSITION: Final = 1
 SEEDS: Final[Mapping[int, int]] = {

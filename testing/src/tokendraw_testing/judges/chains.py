@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokendraw import SamplingMetadata, VerifyOutput
 from tokendraw.plugin import PAD_LOGPROB, GumbelDtype
@@ -16,8 +15,6 @@ from tokendraw_testing.cases.requests import CrossedRequest, stack_logits
 from tokendraw_testing.judges.rows import LogprobRows, require_bounds, require_mass
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.subjects import VerifySubject
-
-Array = NDArray[Any]
 
 _RESIDUAL_MARGIN: Final = 1e-4
 """A token belongs to a residual if p is larger than q by this share, and does not if it is smaller by it."""

@@ -7,16 +7,15 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from tokendraw import LogprobsTensors, SamplingParams
 from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, GumbelDtype
 from tokendraw_testing import reference
 from tokendraw_testing.cases.requests import CrossedRequest, RowCall, parts_of_equal_scalars, stack_logits
 from tokendraw_testing.kit.trial import Trial, Violation
+from tokendraw_testing.reference import Array
 from tokendraw_testing.subjects import SampleSubject, ScoreSubject
 
-Array = NDArray[Any]
 NamedToken = tuple[int, float]
 """A token, and how far the runner-up lies behind."""
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from tokendraw_testing.kit.trial import Verdict
+from tokendraw_testing.reference import Array
 
 LEAST_EXPECTED: Final = 100.0
-
-Array = NDArray[Any]
 
 
 def pool_tokens(probabilities: Array, draws: int, group: Array | None = None) -> Array:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.random import Generator
-from numpy.typing import NDArray
 from scipy import stats
 
 from tokendraw import SamplingParams
 from tokendraw_testing.cases.requests import random_seeds, seed_torch
 from tokendraw_testing.kit.statistical_tests import fit, worst_distance
 from tokendraw_testing.kit.trial import Experiment, Verdict
+from tokendraw_testing.reference import Array
 from tokendraw_testing.subjects import SampleSubject, equal_rows
-
-Array = NDArray[Any]
 
 _POISONED: Final = 8
 """Of so many rows of a narrow vocabulary one has a NaN, and no bearing on the others."""

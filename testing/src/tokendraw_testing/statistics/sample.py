@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
 from tokendraw.philox import TILE_SIZE
@@ -21,11 +20,11 @@ from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.statistical_tests import independence, pool_tokens
 from tokendraw_testing.kit.trial import Experiment, Trial, Verdict
 from tokendraw_testing.logits_families import FAMILIES, gaussian
+from tokendraw_testing.reference import Array
 from tokendraw_testing.statistics.draws import coincidences, draw_many, fit_experiment, worst_of
 from tokendraw_testing.subjects import SampleSubject, crossed_orders
 
 properties = Properties("sample")
-Array = NDArray[Any]
 
 
 class _Look(NamedTuple):
