@@ -42,11 +42,6 @@ class ProcessSubject(OperationSubject):
 
     operation = "process_logits"
 
-    @property
-    def dtypes(self) -> list[torch.dtype]:
-        """Return the advertised dtypes."""
-        return [getattr(torch, name) for name in self.capabilities.dtypes]
-
     def vocab_size(self, size: int) -> int:
         """Limit a vocabulary size to the subject's limit."""
         return min(size, self.capabilities.max_vocab_size or size)

@@ -26,7 +26,7 @@ from tokendraw.tools import all_of
 from tokendraw_testing import cases, exact, kept_sets, reference
 from tokendraw_testing.cases import CrossedRequest, CrossedRow, RowCall, Site, telling
 from tokendraw_testing.judges.expectation import expect
-from tokendraw_testing.judges.rows import LogprobRows, judge, named_tokens, require_tokens, scored_tokens
+from tokendraw_testing.judges.rows import LogprobRows, judge, named_tokens, require_draws, scored_tokens
 from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
 from tokendraw_testing.kit.subject import require_refusal, require_unadvertised
 from tokendraw_testing.kit.trial import Trial
@@ -489,7 +489,7 @@ def ready_tensors(subject: SampleSubject, trial: Trial) -> str:
             for name, column in columns.items():
                 tensors[name].copy_(column)
             drawn = subject.call(cases.stack_logits(batch, subject.device), metadata)
-            require_tokens(trial, batch, drawn.token_ids.tolist(), subject.gumbel_dtype)
+            require_draws(subject, trial, batch, drawn, subject.gumbel_dtype)
             num_rows += len(batch)
     return f"{num_rows} rows of {len(values)} values, changed in place"
 

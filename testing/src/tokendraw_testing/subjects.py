@@ -78,11 +78,6 @@ class RowSubject(OperationSubject):
         return view
 
     @property
-    def dtypes(self) -> list[torch.dtype]:
-        """Return the advertised dtypes."""
-        return [getattr(torch, name) for name in self.capabilities.dtypes]
-
-    @property
     def filter_order(self) -> FilterOrder:
         """Return the first of :func:`crossed_orders`."""
         return crossed_orders(self.capabilities)[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -259,17 +259,19 @@ def combined_requests(subject: RowSubject, kind: Kind, rng: Generator) -> Iterat
             ]
 
 
+def served_requests(capabilities: Capabilities, choices: Iterable[dict[str, Any]]) -> list[SamplingParams]:
+    """Make the requests of those fields whose filters are served, top-k where there is no limit to it."""
+    limit, order = capabilities.max_top_k, crossed_orders(capabilities)[0]
+    served = {name for name, _ in capabilities.filters if name != "top_k" or limit is None}
+    return [SamplingParams(**fields, filter_order=order) for fields in choices if fields.keys() <= served]
+
+
 def unfiltered_requests(subject: RowSubject, site: Site, rng: Generator) -> list[CrossedRequest]:
     """Make requests that keep all tokens, of a slope, and of a row whose seeds draw from 0.0002 of its mass."""
     c = subject.capabilities
     if not has_counter(c) or site.size < 3 * reference.TILE_SIZE:
         return []
-    filters = {name for name, _ in c.filters if name != "top_k" or c.max_top_k is None}
-    kept = [
-        SamplingParams(**fields, filter_order=subject.filter_order)
-        for fields in _KEEPING_FILTERS
-        if fields.keys() <= filters
-    ]
+    kept = served_requests(c, _KEEPING_FILTERS)
     case = {"site": site, "design": PLATEAU, **NO_FILTERS, "top_p": 0.9995}
     row, ((seed, _), places) = crossed_row(case, rng, c.tie_rule), random_seeds(rng, 2)
     slope = row_of(c, site, "a slope", -2 * rng.permutation(site.size) / site.size, row.params)

@@ -10,9 +10,9 @@ import numpy as np
 from tokendraw import SamplingMetadata, VerifyOutput
 from tokendraw.plugin import PAD_LOGPROB, GumbelDtype
 from tokendraw_testing import reference, reference_walk
-from tokendraw_testing.cases.drafts import CrossedCall, DraftRequest, chains
+from tokendraw_testing.cases.drafts import DRAFT, CrossedCall, DraftRequest, chains
 from tokendraw_testing.cases.requests import CrossedRequest, stack_logits
-from tokendraw_testing.judges.rows import LogprobRows, require_bounds, require_mass
+from tokendraw_testing.judges.rows import LogprobRows, require_bounds, require_draws, require_mass
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.subjects import VerifySubject
 
@@ -64,18 +64,7 @@ def require_drafts(
     metadata = SamplingMetadata.from_params(params, device=subject.device, positions=positions)
     logits, dtype = stack_logits(batch, subject.device), dtype or subject.gumbel_dtype
     output = subject.draft(logits, metadata, gumbel_dtype=dtype)
-    streams = (reference_walk.DRAFT_TOKEN, reference_walk.DRAFT_TILE)
-    drawings = [reference.drawing(each.row.prepared, each.position, streams) for each in batch]
-    answers = reference.together(drawings, [each.params.seed or 0 for each in batch], dtype)
-    found = zip(batch, output.token_ids.tolist(), output.valid.tolist(), answers, strict=True)
-    for each, token, valid, (expected, lead) in found:
-        what, row = f"a draft of {each}", each.row.prepared
-        trial.require(each.row.expected.possible[token], f"{what} needs a kept token, found {token}")
-        is_known = row.greedy or (each.params.seed is not None and each.row.is_settled)
-        is_free = not is_known or lead < reference.NEAR_TIE
-        trial.require(is_free or token == expected, f"{what} needs token {expected}, found {token}")
-        is_right = valid == row.valid or not subject.capabilities.valid_flag
-        trial.require(is_right, f"{what} needs valid {row.valid}, found {valid}")
+    require_draws(subject, trial, batch, output, dtype, DRAFT)
 
 
 def _read_steps(request: DraftRequest, num_used: int) -> list[int]:

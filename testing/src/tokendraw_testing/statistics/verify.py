@@ -24,10 +24,9 @@ from tokendraw_testing.cases.drafts import chains, rounded
 from tokendraw_testing.cases.requests import random_seeds, seed_torch, seedings
 from tokendraw_testing.judges.expectation import expect
 from tokendraw_testing.kit.property import Properties
-from tokendraw_testing.kit.statistical_tests import fit
+from tokendraw_testing.kit.statistical_tests import coincidences, fit, spread, worst_of
 from tokendraw_testing.kit.trial import Trial, Verdict
 from tokendraw_testing.reference import Array
-from tokendraw_testing.statistics.draws import coincidences, spread, worst_of
 from tokendraw_testing.subjects import VerifySubject, equal_rows
 
 properties = Properties("verify")
