@@ -315,7 +315,6 @@ def _samplers(
 
 
 def _accepted(name: str, values: Sequence[float]) -> tuple[float, ...]:
-    """Return the active values among the given values, or among the usual values of a filter."""
 
     def is_active(value: float) -> bool:
         try:

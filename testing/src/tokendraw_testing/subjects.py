@@ -333,27 +333,21 @@ def draft_refusal(
     kind: DraftKind | None = None,
     ragged: bool = False,
     placeholder: bool = False,
-    **need: Any,
 ) -> Refusal:
     """Make the refusal of two requests with a draft each, or only the first with a draft.
 
     :param mode: None: one that is advertised, as for ``kind``.
-    :param need: fields of the need that belong to it.
     """
 
     def call(subject: VerifySubject) -> Call:
         capabilities, device = subject.capabilities, subject.device
-        ids = [[-1 if placeholder else 0]] * 2
-        if ragged:
-            ids[1] = []
+        ids = [[-1 if placeholder else 0], [0] * (not ragged)]
         num_drafts = sum(map(len, ids))
         uniform_rows = torch.full((num_drafts, 4), 0.25, device=device)
         drafts = subject.drafts(ids, 4, kind or (*capabilities.draft_kinds, "chosen")[0], uniform_rows)
-        rows = num_drafts + len(ids)
-        all_params = [params or SamplingParams()] * rows
-        metadata = SamplingMetadata.from_params(all_params, device=device, positions=list(range(rows)))
+        metadata = row_metadata(drafts, [params or SamplingParams()] * len(ids), [0] * len(ids))
         verify_mode = mode or (*capabilities.verify_modes, "rejection")[0]
-        target_logits = torch.zeros(rows, 4, device=device)
+        target_logits = torch.zeros(num_drafts + len(ids), 4, device=device)
         return subject.new_call("verify", target_logits, drafts, metadata, mode=verify_mode)
 
-    return Refusal(need, call)
+    return Refusal(call=call)

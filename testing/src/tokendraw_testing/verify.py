@@ -195,6 +195,7 @@ def crossed_drafts(subject: VerifySubject, trial: Trial) -> str:
 def noise_precision(subject: VerifySubject, trial: Trial) -> str:
     """Seeded requests with different chains in 53-bit and 32-bit noise get the chain of the advertised precision."""
     capabilities, precisions, num_rows = subject.capabilities, subject.noise_dtypes, 0
+    has_top_k = ("top_k", "per_row") in capabilities.filters
     if (capabilities.max_vocab_size or VOCAB_SIZE) < VOCAB_SIZE:
         trial.skip(f"needs a vocabulary of {VOCAB_SIZE}, found a limit of {capabilities.max_vocab_size}")
     dtypes = capabilities.dtypes[: 1 if subject.effort.mixed else None]
@@ -202,7 +203,7 @@ def noise_precision(subject: VerifySubject, trial: Trial) -> str:
         for way in subject.ways if dtype == dtypes[0] else subject.outer_ways:
             call = telling_call(subject, way, dtype, precision)
             num_rows += judge_chains(subject, trial, call, least_lead=0.0)
-        drafts = telling_requests(subject, Site(dtype, VOCAB_SIZE), DRAFT, per_row=True)
+        drafts = telling_requests(subject, Site(dtype, VOCAB_SIZE), DRAFT, has_top_k)
         require_drafts(subject, trial, drafts, precision)
         num_rows += len(drafts)
     return f"{num_rows} rows that tell {all_of(precisions)} noise"

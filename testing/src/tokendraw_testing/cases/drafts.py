@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -24,15 +23,7 @@ from tokendraw.plugin import (
 )
 from tokendraw_testing import cases, reference, reference_walk
 from tokendraw_testing.cases import Case, CrossedRequest, CrossedRow, Factors, Fields, Site
-from tokendraw_testing.cases.telling import (
-    KEPT_COUNTS,
-    LUCK,
-    POSITION,
-    VOCAB_SIZE,
-    place_row,
-    telling_draft,
-    telling_rows,
-)
+from tokendraw_testing.cases.telling import POSITION, VOCAB_SIZE, placed_requests, telling_draft, telling_rows
 from tokendraw_testing.reference import Array
 from tokendraw_testing.subjects import VerifySubject, row_metadata
 
@@ -231,7 +222,6 @@ class DraftRequest:
         return np.where((q > 0) & (q < np.inf), q, 0.0), is_valid
 
     def walk(self) -> reference.Drawing[reference_walk.Answer]:
-        """Walk along the drafts by the reference."""
         positions, kind = range(self.first, self.first + len(self.target)), self.form.kind
         probs = np.array([row.logits.double().numpy() for row in self.draft]) if kind == "probs" else None
         logits = [row.prepared for row in self.draft_logits] if kind == "logits" else None
@@ -260,7 +250,6 @@ def request_of(
     ids: list[int],
     about: str,
 ) -> DraftRequest:
-    """Make a request of rows of logits or probabilities."""
 
     @functools.cache
     def crossed(x: Tensor, is_applied: bool) -> CrossedRow:
@@ -313,7 +302,6 @@ def make_request(rng: Generator, form: Form, case: Mapping[str, Any], params: Sa
 def _make_rows(
     rng: Generator, form: Form, params: SamplingParams, family: str, step: int
 ) -> tuple[Tensor, Tensor]:
-    """Make a row of the target and a row of the draft, of logits or of probabilities."""
     y, draft_y = make_pair(rng, family, form.site.size, params)
     if form.kind == "chosen" and step > 0:  # a chosen draft is accepted by p alone
         y[corner_ids(rng, form.site.size, 14)[0]] = y.max() + 9.0
@@ -397,7 +385,6 @@ def _narrow_seed(rng: Generator, first: int, ratios: Array, is_rejected: bool) -
 
 
 def draft_factors(subject: VerifySubject, sites: list[Site]) -> Factors:
-    """Return the factors of calls and their requests."""
     capabilities: VerifyCapabilities = subject.capabilities
     requests = cases.request_factors(cases.per_row(capabilities))
     if capabilities.greedy:
@@ -458,7 +445,6 @@ class CrossedCall:
 
     @property
     def batch(self) -> list[DraftRequest]:
-        """The request in each place."""
         return [self.requests[i] for i in self.order]
 
     def of_most_drafts(self) -> CrossedCall:
@@ -506,7 +492,6 @@ class CrossedCall:
         return longer(target), drafts, metadata
 
     def verify(self, subject: VerifySubject) -> VerifyOutput:
-        """Make the call."""
         form = self.form
         options: Any = {"logprobs_mode": self.logprobs_mode, "gumbel_dtype": form.gumbel_dtype}
         return subject.verify(*self.arguments(subject), form.mode, **options)
@@ -599,18 +584,16 @@ def telling_call(
     subject: VerifySubject, way: tuple[VerifyMode, DraftKind], dtype: str, gumbel_dtype: GumbelDtype
 ) -> CrossedCall:
     """Make requests with one draft each, whose tokens depend on a single variate, without a filter and with top-k."""
-    capabilities, site, most = subject.capabilities, Site(dtype, VOCAB_SIZE), max(KEPT_COUNTS)
-    has_top_k = ("top_k", "per_row") in capabilities.filters and (capabilities.max_top_k or most) >= most
+    site, has_top_k = Site(dtype, VOCAB_SIZE), ("top_k", "per_row") in subject.capabilities.filters
     accepted, rejected = 3, VOCAB_SIZE - 1  # the draft with all the mass of its row, and one without any
-    telling = [
-        (telling_draft(), 0, False),
-        *((row, rejected, False) for luck in (0.0, LUCK) for row in telling_rows(*RESIDUAL, luck)),
-        *((row, accepted, True) for luck in (0.0, LUCK) for row in telling_rows(*SAMPLE, luck)),
-    ]
+    telling = (
+        ([telling_draft()], 0, False),
+        (telling_rows(*RESIDUAL), rejected, False),
+        (telling_rows(*SAMPLE), accepted, True),
+    )
     sure, requests = sure_row(accepted, VOCAB_SIZE, dtype), []
-    for (row, draft, is_bonus), is_filtered in itertools.product(telling, (False, True)[: 1 + has_top_k]):
-        x, k = place_row(row, site.torch_dtype, VOCAB_SIZE), row.kept * is_filtered
-        params = SamplingParams(seed=row.seed, top_k=k, filter_order=subject.filter_order)
-        target = [sure, x] if is_bonus else [x, sure]
-        requests.append((params, POSITION - is_bonus, target, [draft]))
+    for rows, draft, is_bonus in telling:
+        for params, x in placed_requests(subject, site, rows, has_top_k):
+            target = [sure, x] if is_bonus else [x, sure]
+            requests.append((params, POSITION - is_bonus, target, [draft]))
     return call_of(subject, way, site, requests, gumbel_dtype)

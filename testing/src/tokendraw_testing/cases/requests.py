@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.random import Generator
 
-from tokendraw import SamplingParams
+from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw.filters import required_moments
 from tokendraw.plugin import Capabilities, FilterOrder, GumbelDtype, LogprobsMode
 from tokendraw_testing import reference
@@ -72,7 +72,6 @@ _KEEPING_FILTERS: Final[tuple[dict[str, Any], ...]] = (
 
 
 def describe(params: SamplingParams) -> str:
-    """Describe a request in words."""
     words = [
         f"{name} = {value:.10g}"
         for name, default in _DEFAULTS.items()
@@ -107,7 +106,6 @@ def has_logprobs(capabilities: Capabilities) -> bool:
 
 
 def seedings(capabilities: Capabilities) -> tuple[bool, ...]:
-    """List whether rows bring seeds: False, and True if seeds are served."""
     return (False, True) if has_counter(capabilities) else (False,)
 
 
@@ -212,6 +210,11 @@ def telling_positions(row: CrossedRow, seed: int, rng: Generator, count: int) ->
     return [int(position) for position in positions[differs][:count]]
 
 
+def request_metadata(batch: Sequence[CrossedRequest], device: torch.device) -> SamplingMetadata:
+    params, positions = [request.params for request in batch], [request.position for request in batch]
+    return SamplingMetadata.from_params(params, device=device, positions=positions)
+
+
 @dataclass(frozen=True)
 class RowCall:
     """The rows of a call, and how it is made."""
@@ -238,7 +241,6 @@ def stack_logits(batch: Sequence[CrossedRequest], device: torch.device) -> torch
 def parts_of_equal_scalars(
     subject: RowSubject, batch: Sequence[CrossedRequest]
 ) -> list[list[CrossedRequest]]:
-    """Divide a batch by the values of the scalar filters."""
     names = scalar_filters(subject.capabilities)
     parts: dict[tuple[object, ...], list[CrossedRequest]] = {}
     for request in batch:
@@ -298,12 +300,16 @@ def further_filters(capabilities: Capabilities) -> dict[str, Fields]:
         further[_LAST] = lambda rng: {"filter_order": _LAST}
     for name, (least, most) in SHIPPED.items():
         if {*required_moments([name])} <= {*capabilities.row_moments}:
-            further[name] = functools.partial(_shipped, name, np.log(least), np.log(most))
+            further[name] = functools.partial(_shipped, name, least, most)
     return further
 
 
-def _shipped(name: str, low: float, high: float, rng: Generator) -> dict[str, Any]:
-    return {"filters": {name: float(np.exp(rng.uniform(low, high)))}}
+def _shipped(name: str, least: float, most: float, rng: Generator) -> dict[str, Any]:
+    return {"filters": {name: log_uniform(rng, least, most)}}
+
+
+def log_uniform(rng: Generator, least: float, most: float) -> float:
+    return float(np.exp(rng.uniform(np.log(least), np.log(most))))
 
 
 def further_params(capabilities: Capabilities, fields: Fields, rng: Generator) -> SamplingParams:

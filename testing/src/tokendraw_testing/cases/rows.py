@@ -63,7 +63,6 @@ class Site:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """Return the dtype itself."""
         dtype: torch.dtype = getattr(torch, self.dtype)
         return dtype
 
@@ -112,7 +111,6 @@ def combinations(capabilities: Capabilities, size: int) -> list[SamplingParams]:
 
 
 def kinds(capabilities: Capabilities) -> list[Kind]:
-    """List the kinds of rows for a batch."""
     has_seeds, is_greedy = capabilities.seeding == "counter", capabilities.greedy
     served: dict[Kind, bool] = {
         "unseeded": True,
@@ -148,7 +146,6 @@ def params_of(case: Mapping[str, Any], **changes: Any) -> SamplingParams:
 
 
 def allow_every_case(case: Mapping[str, Any]) -> bool:
-    """Allow every case."""
     return True
 
 
@@ -495,7 +492,6 @@ def special_rows(rng: Generator, size: int) -> dict[str, Array]:
 
 
 def row_factors(subject: RowSubject) -> Factors:
-    """Return the factors of rows of logits."""
     return {"site": sites(subject.capabilities, subject.effort), **_factors(subject.capabilities)}
 
 

@@ -7,11 +7,11 @@ from typing import Final
 
 import numpy as np
 
-from tokendraw import SamplingMetadata, VerifyOutput
+from tokendraw import VerifyOutput
 from tokendraw.plugin import PAD_LOGPROB, GumbelDtype
 from tokendraw_testing import reference, reference_walk
 from tokendraw_testing.cases.drafts import DRAFT, CrossedCall, DraftRequest, chains
-from tokendraw_testing.cases.requests import CrossedRequest, stack_logits
+from tokendraw_testing.cases.requests import CrossedRequest, request_metadata, stack_logits
 from tokendraw_testing.judges.rows import LogprobRows, require_bounds, require_draws, require_mass
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.subjects import VerifySubject
@@ -60,10 +60,8 @@ def require_drafts(
 
     :param dtype: precision of the noise.
     """
-    params, positions = [each.params for each in batch], [each.position for each in batch]
-    metadata = SamplingMetadata.from_params(params, device=subject.device, positions=positions)
-    logits, dtype = stack_logits(batch, subject.device), dtype or subject.gumbel_dtype
-    output = subject.draft(logits, metadata, gumbel_dtype=dtype)
+    dtype, metadata = dtype or subject.gumbel_dtype, request_metadata(batch, subject.device)
+    output = subject.draft(stack_logits(batch, subject.device), metadata, gumbel_dtype=dtype)
     require_draws(subject, trial, batch, output, dtype, DRAFT)
 
 
@@ -80,7 +78,6 @@ def _is_valid(request: DraftRequest, num_used: int) -> bool:
 
 
 def _require_possible(trial: Trial, request: DraftRequest, tokens: list[int], what: str) -> None:
-    """Require possible tokens of a request without a seed."""
     for token, row in zip(tokens, request.rows, strict=False):
         trial.require(row.kept[token], f"{what} needs kept tokens, found {tokens}: {token} is dropped")
     for step in _read_steps(request, len(tokens)):

@@ -211,7 +211,6 @@ def distribution(subject: VerifySubject, trial: Trial) -> str:
 
 
 def _cases(subject: VerifySubject, trial: Trial, mode: VerifyMode) -> Iterator[tuple[str, Speculation]]:
-    """Make the verifications of a mode, each with its label."""
     capabilities, dtypes = subject.capabilities, subject.cycle_dtypes()
     kinds, noises = capabilities.draft_kinds, itertools.cycle(subject.noise_dtypes)
     *_, seeded = seedings(capabilities)
