@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tokendraw_native import plugin
-from tokendraw_testing.cases.factors import Site, covering, is_allowed, random_case, request_factors
-from tokendraw_testing.cases.rows import DESIGNS, TOPS, crossed_row
+from tokendraw_testing.cases import Site, covering, crossed_row, is_allowed, random_case
+from tokendraw_testing.cases import rows as designed
 
 FACTORS = {"a": range(8), "b": range(7), "c": range(5), "d": (0, 1), "e": ("x", "y", "z")}
 
@@ -55,8 +55,8 @@ def test_random_cases_reach_every_pair_that_is_allowed():
 @pytest.mark.slow
 def test_rounding_decides_the_filters_of_few_designed_rows():
     sites = [Site(dtype, v) for dtype in ("float32", "bfloat16", "float16") for v in (2, 33, 1025, 5003)]
-    requests = request_factors(plugin.tokendraw_describe().operations["sample"])
-    factors = {"site": sites, "design": DESIGNS, "top": TOPS, **requests}
+    requests = designed.request_factors(plugin.tokendraw_describe().operations["sample"])
+    factors = {"site": sites, "design": designed.DESIGNS, "top": designed.TOPS, **requests}
     rngs = [np.random.default_rng(seed) for seed in range(3)]
     rows = [crossed_row(case, rng, "value") for rng in rngs for case in covering(factors, rng, is_allowed)]
     assert sum(row.is_settled for row in rows) > 0.85 * len(rows)

@@ -6,9 +6,8 @@ import torch
 
 from tokendraw_testing.kit import device
 from tokendraw_testing.kit.device import LONGEST_CALL_SECONDS, seconds_behind_a_busy_device
-from tokendraw_testing.kit.statistical_tests import fit, independence, pool_tokens, share, two_sided
+from tokendraw_testing.kit.statistical_tests import coincidences, fit, independence, pool_tokens, two_sided
 from tokendraw_testing.kit.trial import FALSE_ALARM, Trial, Verdict, Violation
-from tokendraw_testing.statistics.draws import coincidences
 from tokendraw_testing.statistics.verify import bins_of_residuals
 
 
@@ -86,7 +85,7 @@ def test_few_draws_are_pooled_into_fifths_that_exact_binomials_judge():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("statistic", ["fit", "fit of few", "share", "independence", "independence of few"])
+@pytest.mark.parametrize("statistic", ["fit", "fit of few", "independence", "independence of few"])
 def test_p_values_of_correct_draws_are_small_with_the_stated_frequency(statistic):
     """Of 2,000 p-values at most 3 % lie below 0.02 and 0.5 % below 0.001; more than that once in 1e3."""
     rng = np.random.default_rng(2)
@@ -99,8 +98,6 @@ def test_p_values_of_correct_draws_are_small_with_the_stated_frequency(statistic
             verdict = fit(rng.choice(60, 24, p=PROBABILITIES), PROBABILITIES)
         elif statistic == "independence of few":
             verdict = independence(rng.integers(0, 4, 24), rng.integers(0, 4, 24), even, "pairs")
-        elif statistic == "share":
-            verdict = share(int(rng.binomial(5000, 0.03)), 5000, 0.03, "tail")
         else:
             verdict = independence(rng.integers(0, 4, 2000), rng.integers(0, 4, 2000), even, "pairs")
         result.append(verdict.p_value)

@@ -337,7 +337,6 @@ def _require_layout(view: Any, trial: Trial, batch: Batch, layout: Callable[[Ten
 
 
 def _memory(view: Tensor) -> Tensor:
-    """Return all memory of a view."""
     size = view.untyped_storage().nbytes() // view.element_size()
     return view.as_strided((size,), (1,), 0)
 

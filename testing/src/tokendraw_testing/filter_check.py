@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 import tokendraw
 from tokendraw import InvalidParameterError, SamplingParams, TokendrawError, filters
@@ -28,11 +27,11 @@ from tokendraw_testing.kit.report import Line, Report
 from tokendraw_testing.kit.run import attempt
 from tokendraw_testing.kit.subject import Subject
 from tokendraw_testing.kit.trial import FALSE_ALARM, Trial, Violation
+from tokendraw_testing.reference import Array
 from tokendraw_testing.sample import judge_further
 from tokendraw_testing.subjects import SampleSubject, VerifySubject
 from tokendraw_testing.verify import judge_further as judge_verifications
 
-Array = NDArray[Any]
 Definition: TypeAlias = Callable[[Array, float], Array]
 """Marks the kept tokens [n] bool of y [n] float64, the finite logits of a row with 0 the largest, for a value."""
 
@@ -316,7 +315,6 @@ def _samplers(
 
 
 def _accepted(name: str, values: Sequence[float]) -> tuple[float, ...]:
-    """Return the active values among the given values, or among the usual values of a filter."""
 
     def is_active(value: float) -> bool:
         try:

@@ -129,7 +129,6 @@ def fake_dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeD
     folders: list[Path] = []
 
     def install(name: str, version: str = "1.0", **files: Any) -> Path:
-        """Write a distribution by :func:`tokendraw_testing.fake_dist`."""
         folders.append(fake_distributions.fake_dist(tmp_path, name, version, **files))
         monkeypatch.syspath_prepend(folders[-1])
         return folders[-1]

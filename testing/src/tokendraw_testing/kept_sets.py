@@ -26,7 +26,7 @@ from numpy.random import Generator
 from torch import Tensor
 
 from tokendraw import InvalidParameterError, SamplingMetadata, SamplingParams
-from tokendraw_testing.cases.requests import describe
+from tokendraw_testing.cases.requests import describe, log_uniform
 from tokendraw_testing.judges.rows import TOLERANCE
 from tokendraw_testing.kit.property import Properties, Property, find
 from tokendraw_testing.kit.statistical_tests import fit
@@ -398,7 +398,6 @@ class _Rows:
 
 
 def _ways(c: Any) -> list[str]:
-    """List the ways to keep tokens that capabilities have."""
     filters = {name for name, how in c.filters if how == "per_row"}
     is_usual = "top_k_first" in c.filter_orders
     has = {
@@ -424,8 +423,8 @@ class _Shape(NamedTuple):
         return f"{self.family} {self.sigma:.4g} from {self.top:.4g}"
 
 
-def _log_uniform(rng: Generator, low: float, high: float) -> float:
-    return float(np.float32(np.exp(rng.uniform(np.log(low), np.log(high)))))
+def _log_uniform(rng: Generator, least: float, most: float) -> float:
+    return float(np.float32(log_uniform(rng, least, most)))
 
 
 def _request(c: Any, way: str, size: int, rng: Generator) -> tuple[str, SamplingParams, _Shape]:

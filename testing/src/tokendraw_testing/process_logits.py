@@ -42,11 +42,6 @@ class ProcessSubject(OperationSubject):
 
     operation = "process_logits"
 
-    @property
-    def dtypes(self) -> list[torch.dtype]:
-        """Return the advertised dtypes."""
-        return [getattr(torch, name) for name in self.capabilities.dtypes]
-
     def vocab_size(self, size: int) -> int:
         """Limit a vocabulary size to the subject's limit."""
         return min(size, self.capabilities.max_vocab_size or size)
@@ -125,13 +120,11 @@ class _EditBatch(exact.Batch):
         return [{"bits": row} for row in rows]
 
     def judge(self, trial: Trial, what: str) -> None:
-        """Edit the rows and compare every element, also of rows behind the last request."""
         arguments = self.arguments()
         self.subject.make(self.call(self.subject, arguments))
         self.require(trial, f"{what}, {self}", self.rows.cpu(), arguments["logits"].cpu())
 
     def require(self, trial: Trial, what: str, before: Tensor, result: Tensor) -> None:
-        """Hold edited rows against the formulas."""
         lists = self.drafts or [()] * len(self.order)
         requests = [self.engine.requests.get(slot, EditRequest()) for slot in self.order]
         expected = [

@@ -289,7 +289,6 @@ def drawing(
 
 
 def _best(scores: Array) -> tuple[int, float]:
-    """Find the largest score and its lead."""
     best = int(scores.argmax())
     rivals = scores.copy()
     rivals[best] = -np.inf

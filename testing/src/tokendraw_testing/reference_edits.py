@@ -127,7 +127,6 @@ def _last(prompt: Sequence[int], output: Sequence[int], last_n: int) -> tuple[Se
 
 
 def _ids(tokens: Sequence[int], vocab_size: int) -> Array:
-    """Leave out placeholders."""
     return np.asarray([token for token in tokens if 0 <= token < vocab_size], np.int64)
 
 

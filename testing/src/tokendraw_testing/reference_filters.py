@@ -197,7 +197,6 @@ def given_floor(name: str, floor: Callable[[float, Moments], float]) -> Iterator
 
 
 def _floor(name: str, value: float, row: Moments) -> float:
-    """Return the floor of a filter."""
     if name in _given:
         return _given[name](value, row)
     if value == 0:  # off

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
 from tokendraw.plugin import (
@@ -27,7 +26,7 @@ from tokendraw.tools import all_of
 from tokendraw_testing import cases, exact, kept_sets, reference
 from tokendraw_testing.cases import CrossedRequest, CrossedRow, RowCall, Site, telling
 from tokendraw_testing.judges.expectation import expect
-from tokendraw_testing.judges.rows import LogprobRows, judge, named_tokens, require_tokens, scored_tokens
+from tokendraw_testing.judges.rows import LogprobRows, judge, named_tokens, require_draws, scored_tokens
 from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
 from tokendraw_testing.kit.subject import require_refusal, require_unadvertised
 from tokendraw_testing.kit.trial import Trial
@@ -36,7 +35,6 @@ from tokendraw_testing.statistics import sample as statistics
 from tokendraw_testing.subjects import SampleSubject, ScoreSubject, row_refusal
 
 properties = Properties("sample")
-Array = NDArray[Any]
 
 _SPECIAL_SIZE: Final = 64
 _NEAR_TIE_SIZE: Final = 16
@@ -308,7 +306,9 @@ def _telling_rows(subject: SampleSubject, rng: Generator) -> Iterator[RowSet]:
     c, size = subject.capabilities, telling.VOCAB_SIZE
     wide = [site for site in cases.sites(c, subject.effort) if site.size > size]
     for dtype, site in itertools.product(subject.noise_dtypes, [Site(c.dtypes[0], size), *wide]):
-        batch = telling.telling_requests(subject, site, (reference.TOKEN, reference.TILE))
+        batch = telling.telling_requests(
+            subject, site, (reference.TOKEN, reference.TILE), subject.has("top_k")
+        )
         parts = 1 if site.size == size else 5 * (site.size < cases.WIDE_SIZE and subject.effort.fewer == 1)
         yield RowSet((), batch, dtype=dtype, parts=parts)
 
@@ -417,7 +417,7 @@ def fuzz(subject: SampleSubject, rng: Generator, trial: Trial) -> str:
     c, effort = subject.capabilities, subject.effort
     cases.seed_torch(rng)
     largest = min(max(effort.crossed_sizes), c.max_vocab_size or 1 << 30)
-    site = Site(str(rng.choice(c.dtypes)), int(_log_uniform(rng, 1.0, largest + 1)))
+    site = Site(str(rng.choice(c.dtypes)), int(cases.log_uniform(rng, 1.0, largest + 1)))
     random = [
         cases.random_case(_random_factors(subject, site, rng), rng, cases.is_allowed)
         for _ in range(rng.integers(1, 6))
@@ -432,7 +432,7 @@ def fuzz(subject: SampleSubject, rng: Generator, trial: Trial) -> str:
         nums = [
             None,
             -1 if site.size < cases.WIDE_SIZE else 0,
-            *(int(_log_uniform(rng, 1, 400)) - 1 for _ in range(6)),
+            *(int(cases.log_uniform(rng, 1, 400)) - 1 for _ in range(6)),
         ]
         batch = [request.asking(nums[int(rng.integers(len(nums)))]) for request in batch]
     dtype = str(rng.choice(c.gumbel_dtypes or ("fp32",)))
@@ -444,17 +444,13 @@ def _random_factors(subject: SampleSubject, site: Site, rng: Generator) -> cases
     """Return the cases.row_factors of rows in a vocabulary, with values off the table beside those of each filter."""
     domains, most_k = cases.row_factors(subject), min(site.size, subject.capabilities.max_top_k or site.size)
     more: dict[str, list[Any]] = {
-        "temperature": [_log_uniform(rng, 1e-4, 200.0)],
-        "top_k": [int(_log_uniform(rng, 1.0, most_k))],
-        "top_p": [1 - _log_uniform(rng, 1e-4, 0.99), _log_uniform(rng, 1e-5, 1.0)],
-        "min_p": [_log_uniform(rng, 1e-5, 1.0)],
+        "temperature": [cases.log_uniform(rng, 1e-4, 200.0)],
+        "top_k": [int(cases.log_uniform(rng, 1.0, most_k))],
+        "top_p": [1 - cases.log_uniform(rng, 1e-4, 0.99), cases.log_uniform(rng, 1e-5, 1.0)],
+        "min_p": [cases.log_uniform(rng, 1e-5, 1.0)],
     }
     values = {name: [*domains[name], *each * 4] for name, each in more.items() if len(domains[name]) > 1}
     return {**domains, **values, "design": (*domains["design"], cases.FLAT), "site": [site]}
-
-
-def _log_uniform(rng: Generator, least: float, most: float) -> float:
-    return float(np.exp(rng.uniform(np.log(least), np.log(most))))
 
 
 # Parameters as ready tensors.
@@ -491,7 +487,7 @@ def ready_tensors(subject: SampleSubject, trial: Trial) -> str:
             for name, column in columns.items():
                 tensors[name].copy_(column)
             drawn = subject.call(cases.stack_logits(batch, subject.device), metadata)
-            require_tokens(trial, batch, drawn.token_ids.tolist(), subject.gumbel_dtype)
+            require_draws(subject, trial, batch, drawn, subject.gumbel_dtype)
             num_rows += len(batch)
     return f"{num_rows} rows of {len(values)} values, changed in place"
 
@@ -508,8 +504,7 @@ def _ready_rows(
         params = SamplingParams(**given, seed=seed if cases.has_counter(c) else None)
         row = cases.row_of(c, site, f"{name} = {value:g}", gaussian(rng, site.size), params)
         batch.append(CrossedRequest(row, params, seed % 2**31))
-    params_list, positions = [each.params for each in batch], [each.position for each in batch]
-    made = SamplingMetadata.from_params(params_list, positions=positions)
+    made = cases.request_metadata(batch, torch.device("cpu"))
     columns = {f.name: getattr(made, f.name) for f in fields(made)}
     columns = {name: column for name, column in columns.items() if isinstance(column, torch.Tensor)}
     for i, (name, value, _) in enumerate(row_cases):
@@ -545,9 +540,7 @@ class RowBatch(exact.Batch):
         return RowBatch(self.subject, requests, self.mode, tokens)
 
     def arguments(self) -> dict[str, Any]:  # noqa: D102
-        device, params = self.subject.device, [request.params for request in self.requests]
-        positions = [request.position for request in self.requests]
-        metadata = SamplingMetadata.from_params(params, device=device, positions=positions)
+        device, metadata = self.subject.device, cases.request_metadata(self.requests, self.subject.device)
         ids = {"token_ids": torch.tensor(self.tokens, dtype=torch.int64, device=device)}
         logits = {"logits": cases.stack_logits(self.requests, device)}
         return {**logits, **(ids if self.method == "score" else {}), "metadata": metadata}

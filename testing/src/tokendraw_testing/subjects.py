@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from tokendraw import (
     Drafts,
@@ -38,6 +37,7 @@ from tokendraw.plugin import (
 from tokendraw.tools import find_unsupported
 from tokendraw_testing.kit.property import Refusal
 from tokendraw_testing.kit.subject import OperationSubject
+from tokendraw_testing.reference import Array
 
 
 class RowSubject(OperationSubject):
@@ -78,11 +78,6 @@ class RowSubject(OperationSubject):
         return view
 
     @property
-    def dtypes(self) -> list[torch.dtype]:
-        """Return the advertised dtypes."""
-        return [getattr(torch, name) for name in self.capabilities.dtypes]
-
-    @property
     def filter_order(self) -> FilterOrder:
         """Return the first of :func:`crossed_orders`."""
         return crossed_orders(self.capabilities)[0]
@@ -110,7 +105,7 @@ class SampleSubject(RowSubject):
 
     def sample(
         self,
-        logits: torch.Tensor | NDArray[Any],
+        logits: torch.Tensor | Array,
         params: SamplingParams | Sequence[SamplingParams],
         positions: Any = None,
         *,
@@ -150,7 +145,7 @@ class SampleSubject(RowSubject):
         output: SamplerOutput = self.make(call, self.need(mode, gumbel_dtype))
         return output
 
-    def tokens(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
+    def tokens(self, *args: Any, **kwargs: Any) -> Array:
         """Make the call of :meth:`sample` and return its ids, [B] int64 on the host."""
         return np.asarray(self.sample(*args, **kwargs).token_ids.cpu())
 
@@ -201,11 +196,11 @@ class VerifySubject(RowSubject):
         """Yield the advertised dtypes in an endless cycle, for checks of many similar cases."""
         return itertools.cycle(self.capabilities.dtypes)
 
-    def upload(self, rows: NDArray[Any], dtype: str) -> torch.Tensor:
+    def upload(self, rows: Array, dtype: str) -> torch.Tensor:
         """Put rows on the device, in a dtype by its torch name."""
         return torch.from_numpy(rows).to(getattr(torch, dtype)).to(self.device)
 
-    def upload_draft(self, rows: NDArray[Any], dtype: str, kind: DraftKind) -> torch.Tensor:
+    def upload_draft(self, rows: Array, dtype: str, kind: DraftKind) -> torch.Tensor:
         """Put rows of drafts on the device: logits in the dtype, probabilities in float32."""
         return self.upload(rows, dtype if kind == "logits" else "float32")
 
@@ -338,27 +333,21 @@ def draft_refusal(
     kind: DraftKind | None = None,
     ragged: bool = False,
     placeholder: bool = False,
-    **need: Any,
 ) -> Refusal:
     """Make the refusal of two requests with a draft each, or only the first with a draft.
 
     :param mode: None: one that is advertised, as for ``kind``.
-    :param need: fields of the need that belong to it.
     """
 
     def call(subject: VerifySubject) -> Call:
         capabilities, device = subject.capabilities, subject.device
-        ids = [[-1 if placeholder else 0]] * 2
-        if ragged:
-            ids[1] = []
+        ids = [[-1 if placeholder else 0], [0] * (not ragged)]
         num_drafts = sum(map(len, ids))
         uniform_rows = torch.full((num_drafts, 4), 0.25, device=device)
         drafts = subject.drafts(ids, 4, kind or (*capabilities.draft_kinds, "chosen")[0], uniform_rows)
-        rows = num_drafts + len(ids)
-        all_params = [params or SamplingParams()] * rows
-        metadata = SamplingMetadata.from_params(all_params, device=device, positions=list(range(rows)))
+        metadata = row_metadata(drafts, [params or SamplingParams()] * len(ids), [0] * len(ids))
         verify_mode = mode or (*capabilities.verify_modes, "rejection")[0]
-        target_logits = torch.zeros(rows, 4, device=device)
+        target_logits = torch.zeros(num_drafts + len(ids), 4, device=device)
         return subject.new_call("verify", target_logits, drafts, metadata, mode=verify_mode)
 
-    return Refusal(need, call)
+    return Refusal(call=call)

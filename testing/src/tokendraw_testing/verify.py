@@ -10,13 +10,12 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw.plugin import INPUT_DTYPES, DraftKind, VerifyCapabilities, VerifyMode
 from tokendraw.tools import all_of
-from tokendraw_testing import exact, kept_sets, reference
-from tokendraw_testing.cases import factors
+from tokendraw_testing import cases, exact, kept_sets, reference
+from tokendraw_testing.cases import Site
 from tokendraw_testing.cases.drafts import (
     DRAFT,
     LAYOUTS,
@@ -31,28 +30,16 @@ from tokendraw_testing.cases.drafts import (
     sure_row,
     telling_call,
 )
-from tokendraw_testing.cases.factors import Site, covering, random_case
-from tokendraw_testing.cases.requests import (
-    Fields,
-    further_filters,
-    has_counter,
-    has_logprobs,
-    make_requests,
-    per_row,
-    seed_torch,
-)
-from tokendraw_testing.cases.rows import WIDE_SIZE as NARROW_SIZE
-from tokendraw_testing.cases.rows import rows_of_designs, threshold_rows
 from tokendraw_testing.cases.telling import VOCAB_SIZE, telling_requests
 from tokendraw_testing.judges.chains import judge_chains, require_drafts
 from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
 from tokendraw_testing.kit.subject import require_unadvertised
 from tokendraw_testing.kit.trial import Trial
+from tokendraw_testing.reference import Array
 from tokendraw_testing.statistics import verify as statistics
 from tokendraw_testing.subjects import VerifySubject, draft_refusal
 
 properties = Properties("verify")
-Array = NDArray[Any]
 
 # Shapes and refusals.
 
@@ -67,9 +54,9 @@ _REFUSALS: Final[tuple[tuple[Callable[[VerifyCapabilities], bool], Refusal], ...
     *((offers("verify_modes", mode), draft_refusal(mode=mode)) for mode in _MODES),
     *((offers("draft_kinds", kind), draft_refusal(kind=kind)) for kind in _KINDS),
     (lambda c: c.greedy, draft_refusal(params=SamplingParams(temperature=0.0))),
-    (has_counter, draft_refusal(params=SamplingParams(seed=1))),
+    (cases.has_counter, draft_refusal(params=SamplingParams(seed=1))),
     (offers("gumbel_dtypes", "fp64"), Refusal({"gumbel_dtype": "fp64"})),
-    (has_logprobs, draft_refusal(params=SamplingParams(logprobs=1))),
+    (cases.has_logprobs, draft_refusal(params=SamplingParams(logprobs=1))),
     (lambda c: c.threshold, Refusal({"threshold": True})),
     (lambda c: c.ragged_drafts, draft_refusal(ragged=True)),
     (lambda c: c.placeholder_drafts, draft_refusal(placeholder=True)),
@@ -122,10 +109,12 @@ def wide_crossing(subject: VerifySubject, trial: Trial) -> str:
     return _judge_cases(subject, trial, sites)
 
 
-@properties.advertised("verify further filters", lambda c: bool(further_filters(c)), is_long=True)
+@properties.advertised("verify further filters", lambda c: bool(cases.further_filters(c)), is_long=True)
 def further(subject: VerifySubject, trial: Trial) -> str:
     """So they are with typical-p, XTC, floors from moments and the temperature last; drafts have all but XTC."""
-    return judge_further(subject, trial, list(further_filters(per_row(subject.capabilities)).values()))
+    return judge_further(
+        subject, trial, list(cases.further_filters(cases.per_row(subject.capabilities)).values())
+    )
 
 
 _QUICK_WIDE_CASES: Final = 96
@@ -133,19 +122,19 @@ _QUICK_WIDE_CASES: Final = 96
 _FURTHER_CASES: Final = 90
 
 
-def judge_further(subject: VerifySubject, trial: Trial, further: Sequence[Fields]) -> str:
+def judge_further(subject: VerifySubject, trial: Trial, further: Sequence[cases.Fields]) -> str:
     """Judge random calls of requests with one of some further filters each."""
     sites = _sites(subject)
-    return _judge_cases(subject, trial, [s for s in sites if s.size <= NARROW_SIZE] or sites, further)
+    return _judge_cases(subject, trial, [s for s in sites if s.size <= cases.WIDE_SIZE] or sites, further)
 
 
 def _sites(subject: VerifySubject, *, is_wide: bool = False) -> list[Site]:
-    all_sites = factors.sites(subject.capabilities, subject.effort)
+    all_sites = cases.sites(subject.capabilities, subject.effort)
     return [site for site in all_sites if (site.size > WIDE_SIZE) == is_wide]
 
 
 def _judge_cases(
-    subject: VerifySubject, trial: Trial, sites: list[Site], further: Sequence[Fields] = ()
+    subject: VerifySubject, trial: Trial, sites: list[Site], further: Sequence[cases.Fields] = ()
 ) -> str:
     """Judge a covering table, or random calls with further filters, and the request with most drafts of each alone."""
     rng, effort, is_wide = trial.generator("requests"), subject.effort, sites[0].size > WIDE_SIZE
@@ -153,11 +142,11 @@ def _judge_cases(
     if further:
         domains |= {"batch": [9], "poison": [()], "drafts": domains["drafts"][1:], "layout": LAYOUTS[:1]}
         ways = itertools.islice(itertools.cycle(subject.ways), effort.rows(_FURTHER_CASES, least=9))
-        cases = [random_case(domains | {"way": [way]}, rng, is_allowed) for way in ways]
+        table = [cases.random_case(domains | {"way": [way]}, rng, is_allowed) for way in ways]
     else:
         most = _QUICK_WIDE_CASES if effort.quick and is_wide else None
-        cases = covering(domains, rng, is_allowed)[: effort.crossed_rows or most]
-    for number, case in enumerate(cases):
+        table = cases.covering(domains, rng, is_allowed)[: effort.crossed_rows or most]
+    for number, case in enumerate(table):
         call = make_call(subject, rng, case, domains, further)
         is_alone = len(call.requests) == 1 or is_wide
         for turn, part in enumerate((call, *[call.of_most_drafts()] * (not is_alone))):
@@ -165,7 +154,7 @@ def _judge_cases(
             view = subject.with_need(threshold=True) if is_bounded else subject
             num_named += _judge_call(view, trial, part)
             num_chains += len(part.order)
-    return f"{num_chains} chains in {len(cases)} calls, {num_named} of them named by the reference"
+    return f"{num_chains} chains in {len(table)} calls, {num_named} of them named by the reference"
 
 
 def _judge_call(subject: VerifySubject, trial: Trial, call: CrossedCall) -> int:
@@ -176,8 +165,8 @@ def _judge_call(subject: VerifySubject, trial: Trial, call: CrossedCall) -> int:
 
 def fuzz(subject: VerifySubject, rng: Generator, trial: Trial) -> str:
     """Make and judge one random call of the same factors."""
-    domains = draft_factors(subject, factors.sites(subject.capabilities, subject.effort))
-    call = make_call(subject, rng, random_case(domains, rng, is_allowed), domains)
+    domains = draft_factors(subject, cases.sites(subject.capabilities, subject.effort))
+    call = make_call(subject, rng, cases.random_case(domains, rng, is_allowed), domains)
     _judge_call(subject, trial, call)
     return str(call)
 
@@ -185,27 +174,28 @@ def fuzz(subject: VerifySubject, rng: Generator, trial: Trial) -> str:
 @properties.required("verify crossed drafts")
 def crossed_drafts(subject: VerifySubject, trial: Trial) -> str:
     """Drafts of designed rows are kept tokens, and those of their seeds, in every dtype and vocabulary."""
-    capabilities, num_drafts = per_row(subject.capabilities), 0
-    all_sites = factors.sites(capabilities, subject.effort)
+    capabilities, num_drafts = cases.per_row(subject.capabilities), 0
+    all_sites = cases.sites(capabilities, subject.effort)
     widest = max(site.size for site in all_sites)
     if subject.effort.quick:  # only the widest of the wide vocabularies
-        all_sites = [site for site in all_sites if site.size in (widest, min(site.size, NARROW_SIZE))]
+        all_sites = [site for site in all_sites if site.size in (widest, min(site.size, cases.WIDE_SIZE))]
     for site in all_sites:
         rng = trial.generator(str(site))
-        seed_torch(rng)
-        rows = rows_of_designs(capabilities, site, rng)
-        rows += [] if site.size > NARROW_SIZE else threshold_rows(capabilities, site, rng)
-        kinds = factors.kinds(capabilities)[:2]  # drafts of greedy rows stand beside verifications
-        batch = [request for row in rows for request in make_requests(row, kinds, rng)]
+        cases.seed_torch(rng)
+        rows = cases.rows_of_designs(capabilities, site, rng)
+        rows += [] if site.size > cases.WIDE_SIZE else cases.threshold_rows(capabilities, site, rng)
+        kinds = cases.kinds(capabilities)[:2]  # drafts of greedy rows stand beside verifications
+        batch = [request for row in rows for request in cases.make_requests(row, kinds, rng)]
         require_drafts(subject, trial, batch)
         num_drafts += len(batch)
     return f"{num_drafts} drafts in {len(all_sites)} dtypes and vocabularies"
 
 
-@properties.advertised("verify noise precision", has_counter)
+@properties.advertised("verify noise precision", cases.has_counter)
 def noise_precision(subject: VerifySubject, trial: Trial) -> str:
     """Seeded requests with different chains in 53-bit and 32-bit noise get the chain of the advertised precision."""
     capabilities, precisions, num_rows = subject.capabilities, subject.noise_dtypes, 0
+    has_top_k = ("top_k", "per_row") in capabilities.filters
     if (capabilities.max_vocab_size or VOCAB_SIZE) < VOCAB_SIZE:
         trial.skip(f"needs a vocabulary of {VOCAB_SIZE}, found a limit of {capabilities.max_vocab_size}")
     dtypes = capabilities.dtypes[: 1 if subject.effort.mixed else None]
@@ -213,7 +203,7 @@ def noise_precision(subject: VerifySubject, trial: Trial) -> str:
         for way in subject.ways if dtype == dtypes[0] else subject.outer_ways:
             call = telling_call(subject, way, dtype, precision)
             num_rows += judge_chains(subject, trial, call, least_lead=0.0)
-        drafts = telling_requests(subject, Site(dtype, VOCAB_SIZE), DRAFT, per_row=True)
+        drafts = telling_requests(subject, Site(dtype, VOCAB_SIZE), DRAFT, has_top_k)
         require_drafts(subject, trial, drafts, precision)
         num_rows += len(drafts)
     return f"{num_rows} rows that tell {all_of(precisions)} noise"
@@ -232,7 +222,7 @@ U_POSITION: Final = 9
 def sure_drafts(subject: VerifySubject, trial: Trial) -> str:
     """p(x) = q(x) always accepts, p(x) = 0 and q(x) = 0 always reject; so do p / q nearly 0 and 1 at the ends of u."""
     count, size, num_cases = subject.effort.draws_of(2048), 4, 0
-    is_seeded, rng = has_counter(subject.capabilities), trial.generator("rows")
+    is_seeded, rng = cases.has_counter(subject.capabilities), trial.generator("rows")
     flat, even, one = np.array([[0, 0, 0, 0], [0.25] * 4, [0, 1, 0, 0]], np.float32)
     equal = (3 * rng.standard_normal(size)).astype(np.float32)
     impossible, sure, unlikely, likely, sure_draft = np.array(
@@ -243,7 +233,7 @@ def sure_drafts(subject: VerifySubject, trial: Trial) -> str:
     seeds: list[int | None] = rng.integers(0, 2**63, count).tolist() if is_seeded else [None] * count
     if is_seeded:
         seeds[:2], first[:2] = (LEAST_U, LARGEST_U), (U_POSITION, U_POSITION)
-    cases: tuple[tuple[str, Array, dict[DraftKind, Array], bool, int | None], ...] = (
+    looks: tuple[tuple[str, Array, dict[DraftKind, Array], bool, int | None], ...] = (
         ("p = q", flat, {"probs": even}, True, None),
         ("p = q", equal, {"logits": equal}, True, None),
         ("p = q = 1", sure, {"probs": one, "logits": sure, "chosen": sure}, True, None),
@@ -253,7 +243,7 @@ def sure_drafts(subject: VerifySubject, trial: Trial) -> str:
         ("the largest u", likely, {"probs": one, "logits": sure_draft, "chosen": flat}, False, LARGEST_U),
     )
     for (label, target, drafts, accepted, seed), dtype in itertools.product(
-        cases, subject.capabilities.dtypes
+        looks, subject.capabilities.dtypes
     ):
         for kind, draft in drafts.items():
             if kind not in subject.capabilities.draft_kinds or (seed is not None and not is_seeded):
@@ -264,7 +254,7 @@ def sure_drafts(subject: VerifySubject, trial: Trial) -> str:
             num = len(params)
             draft_rows = subject.upload_draft(draft, dtype, kind).repeat(num, 1)
             logits = subject.upload(target, dtype).repeat(2 * num, 1)
-            seed_torch(rng)
+            cases.seed_torch(rng)
             found = subject.verify_ids(logits, [[1]] * num, ("rejection", kind), draft_rows, params, at)
             hits, needed = int(found.num_accepted.sum()), num * accepted
             what = f"{label}, {dtype}, {kind}: of {num} drafts {needed}"
@@ -339,7 +329,7 @@ def _examples(subject: VerifySubject, rng: Generator, rows: int, size: int) -> I
     """Make batches of every way and dtype in turn, mixed from all kinds of requests, and one of drafts."""
     size, rows = min(size, subject.capabilities.max_vocab_size or size), -(-rows // 2)  # of requests
     distinct, modes = min(24, rows), subject.capabilities.logprobs_modes
-    seed_torch(rng)
+    cases.seed_torch(rng)
     ways = subject.outer_ways if rows > exact.MANY or size > WIDE_SIZE else subject.ways
     for turn, (way, dtype) in enumerate(zip(ways, subject.cycle_dtypes(), strict=False)):
         site = Site(dtype, size)
@@ -347,10 +337,12 @@ def _examples(subject: VerifySubject, rng: Generator, rows: int, size: int) -> I
         domains |= {"poison": [()], "draft_dtype": [dtype], "best": [None], "layout": [LAYOUTS[0]]}
         few = [n for n in domains["drafts"] if n <= 5]
         domains["drafts"] = few if subject.capabilities.ragged_drafts else few[-1:]
-        if not has_counter(subject.capabilities):
+        if not cases.has_counter(subject.capabilities):
             domains["temperature"] = [0.0 if subject.capabilities.greedy else 1e-6]
-        cases = (random_case(domains | {"batch": [1]}, rng, is_allowed) for _ in range(-(-distinct // 7)))
-        calls = [make_call(subject, rng, case | {"batch": 7}, domains) for case in cases]
+        made = (
+            cases.random_case(domains | {"batch": [1]}, rng, is_allowed) for _ in range(-(-distinct // 7))
+        )
+        calls = [make_call(subject, rng, case | {"batch": 7}, domains) for case in made]
         requests = [request for call in calls for request in call.requests][:distinct]
         order = [*range(distinct), *rng.integers(0, distinct, max(0, rows - distinct)).tolist()]
         mode = modes[turn % len(modes)] if modes and turn % 2 else None

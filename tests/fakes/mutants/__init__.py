@@ -14,10 +14,8 @@ from typing import Any
 from unittest import mock
 
 import tokendraw
-from tokendraw_testing import Status, Subject, run
-from tokendraw_testing import verify as verify_lines
-from tokendraw_testing.cases import rows as crossed_rows
-from tokendraw_testing.cases.factors import allow_every_case, covering
+from tokendraw_testing import Status, Subject, cases, run
+from tokendraw_testing.cases import allow_every_case, covering
 
 _MODULES = (
     "samplers",
@@ -39,7 +37,7 @@ _TABLES = {}
 def shared_tables():
     """Cache tables by factors and generator state, so that later random numbers stay equal."""
     with contextlib.ExitStack() as stack:
-        for module in (crossed_rows, verify_lines):
+        for module in (cases, cases.rows):
             stack.enter_context(mock.patch.object(module, "covering", _cached(module.__name__)))
         yield
 
@@ -49,8 +47,8 @@ def _cached(module_name):
         key = module_name, repr(factors), repr(rng.bit_generator.state)
         if key not in _TABLES:
             _TABLES[key] = covering(factors, rng, allowed), rng.bit_generator.state
-        cases, rng.bit_generator.state = _TABLES[key]
-        return cases
+        table, rng.bit_generator.state = _TABLES[key]
+        return table
 
     return made
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -11,7 +10,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from numpy.random import Generator
-from numpy.typing import NDArray
 from torch import Tensor
 
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, VerifyOutput
@@ -23,23 +21,11 @@ from tokendraw.plugin import (
     VerifyCapabilities,
     VerifyMode,
 )
-from tokendraw_testing import reference, reference_walk
-from tokendraw_testing.cases import factors
-from tokendraw_testing.cases.factors import Case, Factors, Site, random_case
-from tokendraw_testing.cases.requests import CrossedRequest, Fields, describe, further_params, per_row
-from tokendraw_testing.cases.rows import CrossedRow
-from tokendraw_testing.cases.telling import (
-    KEPT_COUNTS,
-    LUCK,
-    POSITION,
-    VOCAB_SIZE,
-    place_row,
-    telling_draft,
-    telling_rows,
-)
+from tokendraw_testing import cases, reference, reference_walk
+from tokendraw_testing.cases import Case, CrossedRequest, CrossedRow, Factors, Fields, Site
+from tokendraw_testing.cases.telling import POSITION, VOCAB_SIZE, placed_requests, telling_draft, telling_rows
+from tokendraw_testing.reference import Array
 from tokendraw_testing.subjects import VerifySubject, row_metadata
-
-Array = NDArray[Any]
 
 OUTSIDE_ID: Final = 2**31 - 1
 """An id outside every vocabulary."""
@@ -236,7 +222,6 @@ class DraftRequest:
         return np.where((q > 0) & (q < np.inf), q, 0.0), is_valid
 
     def walk(self) -> reference.Drawing[reference_walk.Answer]:
-        """Walk along the drafts by the reference."""
         positions, kind = range(self.first, self.first + len(self.target)), self.form.kind
         probs = np.array([row.logits.double().numpy() for row in self.draft]) if kind == "probs" else None
         logits = [row.prepared for row in self.draft_logits] if kind == "logits" else None
@@ -253,7 +238,7 @@ class DraftRequest:
     def __str__(self) -> str:
         params = self.params
         seed = "no seed" if params.seed is None else f"seed {params.seed} from position {self.first}"
-        return f"{describe(params)}, {params.filter_order}, {seed}, drafts {self.ids} ({self.about})"
+        return f"{cases.describe(params)}, {params.filter_order}, {seed}, drafts {self.ids} ({self.about})"
 
 
 def request_of(
@@ -265,7 +250,6 @@ def request_of(
     ids: list[int],
     about: str,
 ) -> DraftRequest:
-    """Make a request of rows of logits or probabilities."""
 
     @functools.cache
     def crossed(x: Tensor, is_applied: bool) -> CrossedRow:
@@ -318,7 +302,6 @@ def make_request(rng: Generator, form: Form, case: Mapping[str, Any], params: Sa
 def _make_rows(
     rng: Generator, form: Form, params: SamplingParams, family: str, step: int
 ) -> tuple[Tensor, Tensor]:
-    """Make a row of the target and a row of the draft, of logits or of probabilities."""
     y, draft_y = make_pair(rng, family, form.site.size, params)
     if form.kind == "chosen" and step > 0:  # a chosen draft is accepted by p alone
         y[corner_ids(rng, form.site.size, 14)[0]] = y.max() + 9.0
@@ -402,9 +385,8 @@ def _narrow_seed(rng: Generator, first: int, ratios: Array, is_rejected: bool) -
 
 
 def draft_factors(subject: VerifySubject, sites: list[Site]) -> Factors:
-    """Return the factors of calls and their requests."""
     capabilities: VerifyCapabilities = subject.capabilities
-    requests = factors.request_factors(per_row(capabilities))
+    requests = cases.request_factors(cases.per_row(capabilities))
     if capabilities.greedy:
         requests["temperature"] = (*requests["temperature"], 0.0)
     return {
@@ -426,7 +408,7 @@ def draft_factors(subject: VerifySubject, sites: list[Site]) -> Factors:
 
 
 def is_allowed(case: Mapping[str, Any]) -> bool:
-    """Allow batches within the limit on logits, if :func:`factors.is_allowed` allows the case."""
+    """Allow batches within the limit on logits, if :func:`cases.is_allowed` allows the case."""
     site, batch, drafts = case.get("site"), case.get("batch", 1), case.get("drafts", 0)
     if site is not None:
         copies = 4 if batch > _MOST_DISTINCT else 1
@@ -438,7 +420,7 @@ def is_allowed(case: Mapping[str, Any]) -> bool:
     mode, kind = case.get("way", ("rejection", "probs"))
     if case.get("poison") == POISON[-1] and (mode == "coupled" or kind != "probs"):
         return False
-    return factors.is_allowed(case)
+    return cases.is_allowed(case)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -463,7 +445,6 @@ class CrossedCall:
 
     @property
     def batch(self) -> list[DraftRequest]:
-        """The request in each place."""
         return [self.requests[i] for i in self.order]
 
     def of_most_drafts(self) -> CrossedCall:
@@ -511,7 +492,6 @@ class CrossedCall:
         return longer(target), drafts, metadata
 
     def verify(self, subject: VerifySubject) -> VerifyOutput:
-        """Make the call."""
         form = self.form
         options: Any = {"logprobs_mode": self.logprobs_mode, "gumbel_dtype": form.gumbel_dtype}
         return subject.verify(*self.arguments(subject), form.mode, **options)
@@ -539,21 +519,21 @@ def make_call(
     """
     capabilities, (mode, kind), site = subject.capabilities, case["way"], case["site"]
     form = Form(site, case["draft_dtype"], mode, kind, case["gumbel_dtype"], capabilities.tie_rule)
-    own, cases = {"site": [site], "way": [case["way"]]} | {n: domains[n] for n in _REQUEST_FACTORS}, [case]
+    own, looks = {"site": [site], "way": [case["way"]]} | {n: domains[n] for n in _REQUEST_FACTORS}, [case]
     own["drafts"] = domains["drafts"] if capabilities.ragged_drafts else [case["drafts"]]
-    while len(cases) < min(case["batch"], _MOST_DISTINCT):
+    while len(looks) < min(case["batch"], _MOST_DISTINCT):
         own["poison"] = domains["poison"] if rng.random() < 0.3 else [()]
-        cases.append(case | random_case(own, rng, is_allowed))
+        looks.append(case | cases.random_case(own, rng, is_allowed))
     requests = []
-    for each in cases:
+    for each in looks:
         asked: dict[str, Any] = {"logprobs": each["best"] if each["logprobs_mode"] else None}
         if capabilities.logprob_token_ids and asked["logprobs"] is not None and each["drafts"] % 2 == 0:
             asked["logprob_token_ids"] = (site.size - 1, 0, (site.size - 1) // 3)
         if further:
             fields = further[int(rng.integers(len(further)))]
-            params = replace(further_params(per_row(capabilities), fields, rng), **asked)
+            params = replace(cases.further_params(cases.per_row(capabilities), fields, rng), **asked)
         else:
-            params = factors.params_of(each, **asked)
+            params = cases.params_of(each, **asked)
         requests.append(make_request(rng, form, each, params))
     order = [*range(len(requests)), *rng.integers(0, len(requests), case["batch"] - len(requests)).tolist()]
     return CrossedCall(
@@ -604,18 +584,16 @@ def telling_call(
     subject: VerifySubject, way: tuple[VerifyMode, DraftKind], dtype: str, gumbel_dtype: GumbelDtype
 ) -> CrossedCall:
     """Make requests with one draft each, whose tokens depend on a single variate, without a filter and with top-k."""
-    capabilities, site, most = subject.capabilities, Site(dtype, VOCAB_SIZE), max(KEPT_COUNTS)
-    has_top_k = ("top_k", "per_row") in capabilities.filters and (capabilities.max_top_k or most) >= most
+    site, has_top_k = Site(dtype, VOCAB_SIZE), ("top_k", "per_row") in subject.capabilities.filters
     accepted, rejected = 3, VOCAB_SIZE - 1  # the draft with all the mass of its row, and one without any
-    telling = [
-        (telling_draft(), 0, False),
-        *((row, rejected, False) for luck in (0.0, LUCK) for row in telling_rows(*RESIDUAL, luck)),
-        *((row, accepted, True) for luck in (0.0, LUCK) for row in telling_rows(*SAMPLE, luck)),
-    ]
+    telling = (
+        ([telling_draft()], 0, False),
+        (telling_rows(*RESIDUAL), rejected, False),
+        (telling_rows(*SAMPLE), accepted, True),
+    )
     sure, requests = sure_row(accepted, VOCAB_SIZE, dtype), []
-    for (row, draft, is_bonus), is_filtered in itertools.product(telling, (False, True)[: 1 + has_top_k]):
-        x, k = place_row(row, site.torch_dtype, VOCAB_SIZE), row.kept * is_filtered
-        params = SamplingParams(seed=row.seed, top_k=k, filter_order=subject.filter_order)
-        target = [sure, x] if is_bonus else [x, sure]
-        requests.append((params, POSITION - is_bonus, target, [draft]))
+    for rows, draft, is_bonus in telling:
+        for params, x in placed_requests(subject, site, rows, has_top_k):
+            target = [sure, x] if is_bonus else [x, sure]
+            requests.append((params, POSITION - is_bonus, target, [draft]))
     return call_of(subject, way, site, requests, gumbel_dtype)

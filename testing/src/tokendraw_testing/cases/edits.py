@@ -56,14 +56,12 @@ class Engine:
             self.append({slot: token for slot, token in pairs if token is not None})
 
     def append(self, tokens: Mapping[int, int]) -> None:
-        """Append a token to each of some slots."""
         columns = torch.tensor([[*tokens], [*tokens.values()]], dtype=torch.int64, device=self.slots.device)
         self.slots.append(*columns)
         for slot, token in tokens.items():
             self.requests[slot].output.append(token)
 
     def remove(self, slot: int) -> None:
-        """Remove a request."""
         self.slots.remove(slot)
         del self.requests[slot]
 

@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
 from numpy.random import Generator
-from numpy.typing import NDArray
 
-from tokendraw import SamplingParams
+from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw.filters import required_moments
 from tokendraw.plugin import Capabilities, FilterOrder, GumbelDtype, LogprobsMode
 from tokendraw_testing import reference
-from tokendraw_testing.cases.factors import NO_FILTERS, Kind, Site, combinations, kinds
 from tokendraw_testing.cases.rows import (
     HEAD,
+    NO_FILTERS,
     PLATEAU,
     WIDE_SIZE,
     CrossedRow,
+    Kind,
+    Site,
+    combinations,
     crossed_row,
     floor_designs,
+    kinds,
     row_of,
 )
 from tokendraw_testing.logits_families import FAMILIES
+from tokendraw_testing.reference import Array
 from tokendraw_testing.subjects import RowSubject, crossed_orders
 
-Array = NDArray[Any]
 Fields = Callable[[Generator], dict[str, Any]]
 """Makes fields of a request at random."""
 AnyCapabilities = TypeVar("AnyCapabilities", bound=Capabilities)
@@ -69,7 +72,6 @@ _KEEPING_FILTERS: Final[tuple[dict[str, Any], ...]] = (
 
 
 def describe(params: SamplingParams) -> str:
-    """Describe a request in words."""
     words = [
         f"{name} = {value:.10g}"
         for name, default in _DEFAULTS.items()
@@ -104,7 +106,6 @@ def has_logprobs(capabilities: Capabilities) -> bool:
 
 
 def seedings(capabilities: Capabilities) -> tuple[bool, ...]:
-    """List whether rows bring seeds: False, and True if seeds are served."""
     return (False, True) if has_counter(capabilities) else (False,)
 
 
@@ -209,6 +210,11 @@ def telling_positions(row: CrossedRow, seed: int, rng: Generator, count: int) ->
     return [int(position) for position in positions[differs][:count]]
 
 
+def request_metadata(batch: Sequence[CrossedRequest], device: torch.device) -> SamplingMetadata:
+    params, positions = [request.params for request in batch], [request.position for request in batch]
+    return SamplingMetadata.from_params(params, device=device, positions=positions)
+
+
 @dataclass(frozen=True)
 class RowCall:
     """The rows of a call, and how it is made."""
@@ -235,7 +241,6 @@ def stack_logits(batch: Sequence[CrossedRequest], device: torch.device) -> torch
 def parts_of_equal_scalars(
     subject: RowSubject, batch: Sequence[CrossedRequest]
 ) -> list[list[CrossedRequest]]:
-    """Divide a batch by the values of the scalar filters."""
     names = scalar_filters(subject.capabilities)
     parts: dict[tuple[object, ...], list[CrossedRequest]] = {}
     for request in batch:
@@ -256,17 +261,19 @@ def combined_requests(subject: RowSubject, kind: Kind, rng: Generator) -> Iterat
             ]
 
 
+def served_requests(capabilities: Capabilities, choices: Iterable[dict[str, Any]]) -> list[SamplingParams]:
+    """Make the requests of those fields whose filters are served, top-k where there is no limit to it."""
+    limit, order = capabilities.max_top_k, crossed_orders(capabilities)[0]
+    served = {name for name, _ in capabilities.filters if name != "top_k" or limit is None}
+    return [SamplingParams(**fields, filter_order=order) for fields in choices if fields.keys() <= served]
+
+
 def unfiltered_requests(subject: RowSubject, site: Site, rng: Generator) -> list[CrossedRequest]:
     """Make requests that keep all tokens, of a slope, and of a row whose seeds draw from 0.0002 of its mass."""
     c = subject.capabilities
     if not has_counter(c) or site.size < 3 * reference.TILE_SIZE:
         return []
-    filters = {name for name, _ in c.filters if name != "top_k" or c.max_top_k is None}
-    kept = [
-        SamplingParams(**fields, filter_order=subject.filter_order)
-        for fields in _KEEPING_FILTERS
-        if fields.keys() <= filters
-    ]
+    kept = served_requests(c, _KEEPING_FILTERS)
     case = {"site": site, "design": PLATEAU, **NO_FILTERS, "top_p": 0.9995}
     row, ((seed, _), places) = crossed_row(case, rng, c.tie_rule), random_seeds(rng, 2)
     slope = row_of(c, site, "a slope", -2 * rng.permutation(site.size) / site.size, row.params)
@@ -293,12 +300,16 @@ def further_filters(capabilities: Capabilities) -> dict[str, Fields]:
         further[_LAST] = lambda rng: {"filter_order": _LAST}
     for name, (least, most) in SHIPPED.items():
         if {*required_moments([name])} <= {*capabilities.row_moments}:
-            further[name] = functools.partial(_shipped, name, np.log(least), np.log(most))
+            further[name] = functools.partial(_shipped, name, least, most)
     return further
 
 
-def _shipped(name: str, low: float, high: float, rng: Generator) -> dict[str, Any]:
-    return {"filters": {name: float(np.exp(rng.uniform(low, high)))}}
+def _shipped(name: str, least: float, most: float, rng: Generator) -> dict[str, Any]:
+    return {"filters": {name: log_uniform(rng, least, most)}}
+
+
+def log_uniform(rng: Generator, least: float, most: float) -> float:
+    return float(np.exp(rng.uniform(np.log(least), np.log(most))))
 
 
 def further_params(capabilities: Capabilities, fields: Fields, rng: Generator) -> SamplingParams:

@@ -7,25 +7,22 @@ the seeds below they move a variate by 0.06 to 0.46, and the rows are made so th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
 from tokendraw.plugin import GumbelDtype
 from tokendraw_testing import reference, reference_walk
-from tokendraw_testing.cases.factors import Site
 from tokendraw_testing.cases.requests import CrossedRequest, random_seeds
-from tokendraw_testing.cases.rows import LARGEST_Y_SHIFT, CrossedRow, round_to_dtype, row_of
-from tokendraw_testing.reference import TILE_SIZE
+from tokendraw_testing.cases.rows import LARGEST_Y_SHIFT, CrossedRow, Site, round_to_dtype, row_of
+from tokendraw_testing.reference import TILE_SIZE, Array
 from tokendraw_testing.subjects import RowSubject
-
-Array = NDArray[Any]
 
 POSITION: Final = 1
 SEEDS: Final[Mapping[int, int]] = {
@@ -65,13 +62,13 @@ class TellingRow:
     """Number of tokens with any mass to speak of, as a top-k that drops none of them."""
 
 
-def telling_rows(token_stream: int, tile_stream: int, luck: float = 0.0) -> Iterator[TellingRow]:
-    """Make rows for both levels of a draw from two streams.
+def telling_rows(token_stream: int, tile_stream: int) -> Iterator[TellingRow]:
+    """Make rows for both levels of a draw from two streams, and lucky ones.
 
-    :param luck: raises token 0 and its tile, so that both precisions draw it; :data:`LUCK` is more than noise of 24
-        bits can make up for.
+    Luck raises token 0 and its tile, so that both precisions draw it: :data:`LUCK` is more than noise of 24 bits can
+    make up for.
     """
-    for kept in KEPT_COUNTS:
+    for luck, kept in itertools.product((0.0, LUCK), KEPT_COUNTS):
         yield TellingRow(SEEDS[token_stream], _contested_token(token_stream, kept, luck), kept)
         yield TellingRow(SEEDS[tile_stream], _contested_tile(tile_stream, kept, luck), kept)
 
@@ -176,22 +173,23 @@ def _rival(row: CrossedRow, winner: int, seed: int, position: int, dtype: Gumbel
     return int(ids[index]), float(values[index])
 
 
-def telling_requests(
-    subject: RowSubject, site: Site, streams: tuple[int, int], per_row: bool = False
-) -> list[CrossedRequest]:
-    """Make seeded requests whose tokens tell the precision of the noise, without a filter and with top-k.
+def placed_requests(
+    subject: RowSubject, site: Site, rows: Iterable[TellingRow], has_top_k: bool
+) -> Iterator[tuple[SamplingParams, torch.Tensor]]:
+    """Yield the seeded request and the logits of each row: without a filter, and with top-k as far as it is served."""
+    limit = subject.capabilities.max_top_k
+    for row in rows:
+        for k in (0, row.kept) if has_top_k and row.kept <= (limit or row.kept) else (0,):
+            params = SamplingParams(seed=row.seed, top_k=k, filter_order=subject.filter_order)
+            yield params, place_row(row, site.torch_dtype, site.size)
 
-    :param streams: of the noise of tokens and of tiles.
-    :param per_row: whether top-k needs to be served per row.
-    """
-    capabilities, batch = subject.capabilities, list[CrossedRequest]()
-    has_top_k = ("top_k", "per_row") in capabilities.filters if per_row else subject.has("top_k")
-    for row in (*telling_rows(*streams), *telling_rows(*streams, LUCK)):
-        for k in (0, row.kept):
-            if k and (not has_top_k or k > (capabilities.max_top_k or k)):
-                continue
-            params = SamplingParams(top_k=k, filter_order=subject.filter_order)
-            logits = place_row(row, site.torch_dtype, site.size)
-            crossed = row_of(capabilities, site, "a row that tells noise", logits, params)
-            batch.append(CrossedRequest(crossed, replace(params, seed=row.seed), POSITION))
+
+def telling_requests(
+    subject: RowSubject, site: Site, streams: tuple[int, int], has_top_k: bool
+) -> list[CrossedRequest]:
+    """Make seeded requests whose tokens tell the precision of the noise of tokens and of tiles, from two streams."""
+    name, batch = "a row that tells noise", list[CrossedRequest]()
+    for params, logits in placed_requests(subject, site, telling_rows(*streams), has_top_k):
+        row = row_of(subject.capabilities, site, name, logits, replace(params, seed=None))
+        batch.append(CrossedRequest(row, params, POSITION))
     return batch

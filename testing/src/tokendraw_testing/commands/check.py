@@ -458,7 +458,6 @@ def read_definition(text: str) -> Definition:
 
 
 def _listed(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Describe the properties of samplers, or the lines of a filter's report."""
     from tokendraw_testing.filter_check import line_names
     from tokendraw_testing.kit.property import select_properties
 

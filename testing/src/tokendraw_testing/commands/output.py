@@ -75,7 +75,6 @@ class Output:
         }
 
     def _heading(self, title: str) -> str:
-        """Name the versions of the run."""
         versions = {"tokendraw": tokendraw.__version__, **self.versions}
         for candidate in self.candidates:
             versions[candidate.distribution] = candidate.version
@@ -183,7 +182,6 @@ def _closing(report: Report) -> Iterator[str]:
 
 
 def _sections(result: Mapping[str, Any]) -> Iterator[PageSection]:
-    """Yield the parts of a page: each failure, then all lines."""
     for line in result["lines"]:
         if line["status"] == "failed":
             codes = [line["traceback"], line["again"]]

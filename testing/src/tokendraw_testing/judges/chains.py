@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tokendraw import SamplingMetadata, VerifyOutput
+from tokendraw import VerifyOutput
 from tokendraw.plugin import PAD_LOGPROB, GumbelDtype
 from tokendraw_testing import reference, reference_walk
-from tokendraw_testing.cases.drafts import CrossedCall, DraftRequest, chains
-from tokendraw_testing.cases.requests import CrossedRequest, stack_logits
-from tokendraw_testing.judges.rows import LogprobRows, require_bounds, require_mass
+from tokendraw_testing.cases.drafts import DRAFT, CrossedCall, DraftRequest, chains
+from tokendraw_testing.cases.requests import CrossedRequest, request_metadata, stack_logits
+from tokendraw_testing.judges.rows import LogprobRows, require_bounds, require_draws, require_mass
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.subjects import VerifySubject
-
-Array = NDArray[Any]
 
 _RESIDUAL_MARGIN: Final = 1e-4
 """A token belongs to a residual if p is larger than q by this share, and does not if it is smaller by it."""
@@ -63,22 +60,9 @@ def require_drafts(
 
     :param dtype: precision of the noise.
     """
-    params, positions = [each.params for each in batch], [each.position for each in batch]
-    metadata = SamplingMetadata.from_params(params, device=subject.device, positions=positions)
-    logits, dtype = stack_logits(batch, subject.device), dtype or subject.gumbel_dtype
-    output = subject.draft(logits, metadata, gumbel_dtype=dtype)
-    streams = (reference_walk.DRAFT_TOKEN, reference_walk.DRAFT_TILE)
-    drawings = [reference.drawing(each.row.prepared, each.position, streams) for each in batch]
-    answers = reference.together(drawings, [each.params.seed or 0 for each in batch], dtype)
-    found = zip(batch, output.token_ids.tolist(), output.valid.tolist(), answers, strict=True)
-    for each, token, valid, (expected, lead) in found:
-        what, row = f"a draft of {each}", each.row.prepared
-        trial.require(each.row.expected.possible[token], f"{what} needs a kept token, found {token}")
-        is_known = row.greedy or (each.params.seed is not None and each.row.is_settled)
-        is_free = not is_known or lead < reference.NEAR_TIE
-        trial.require(is_free or token == expected, f"{what} needs token {expected}, found {token}")
-        is_right = valid == row.valid or not subject.capabilities.valid_flag
-        trial.require(is_right, f"{what} needs valid {row.valid}, found {valid}")
+    dtype, metadata = dtype or subject.gumbel_dtype, request_metadata(batch, subject.device)
+    output = subject.draft(stack_logits(batch, subject.device), metadata, gumbel_dtype=dtype)
+    require_draws(subject, trial, batch, output, dtype, DRAFT)
 
 
 def _read_steps(request: DraftRequest, num_used: int) -> list[int]:
@@ -94,7 +78,6 @@ def _is_valid(request: DraftRequest, num_used: int) -> bool:
 
 
 def _require_possible(trial: Trial, request: DraftRequest, tokens: list[int], what: str) -> None:
-    """Require possible tokens of a request without a seed."""
     for token, row in zip(tokens, request.rows, strict=False):
         trial.require(row.kept[token], f"{what} needs kept tokens, found {tokens}: {token} is dropped")
     for step in _read_steps(request, len(tokens)):

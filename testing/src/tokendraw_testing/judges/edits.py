@@ -33,7 +33,6 @@ def require_edits(
     output: list[int],
     mask: Array | None,
 ) -> None:
-    """Hold a row against the formulas: float32 bit for bit, and float64 within :data:`_ULPS`."""
     dtype, view = result.dtype, _BITS[result.element_size()]
     single = edit(before.to(torch.float32).numpy(), request.params, request.prompt, output, mask)
     double = edit(before.to(torch.float64).numpy(), request.params, request.prompt, output, mask)

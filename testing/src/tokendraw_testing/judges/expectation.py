@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
 from tokendraw.plugin import TieRule
 from tokendraw_testing import reference
-
-Array = NDArray[Any]
+from tokendraw_testing.reference import Array
 
 MASS_TOLERANCE: Final = 1e-5
 """A nucleus edge that is reached closer than this is left to the rounding of float32 sums."""

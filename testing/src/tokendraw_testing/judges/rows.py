@@ -7,16 +7,16 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from tokendraw import LogprobsTensors, SamplingParams
+from tokendraw import LogprobsTensors, SamplerOutput, SamplingParams
 from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, GumbelDtype
 from tokendraw_testing import reference
 from tokendraw_testing.cases.requests import CrossedRequest, RowCall, parts_of_equal_scalars, stack_logits
 from tokendraw_testing.kit.trial import Trial, Violation
-from tokendraw_testing.subjects import SampleSubject, ScoreSubject
+from tokendraw_testing.reference import Array
+from tokendraw_testing.subjects import RowSubject, SampleSubject, ScoreSubject
 
-Array = NDArray[Any]
+SAMPLE_STREAMS: Final = (reference.TOKEN, reference.TILE)
 NamedToken = tuple[int, float]
 """A token, and how far the runner-up lies behind."""
 
@@ -49,11 +49,7 @@ def judge(subject: SampleSubject | ScoreSubject, trial: Trial, call: RowCall) ->
                 logits, ordered, positions, row_index=slots, mode=call.mode, gumbel_dtype=dtype
             )
             tokens = output.token_ids.tolist()
-            num_named += require_tokens(trial, part, tokens, dtype)
-            valid = output.valid.tolist() if subject.capabilities.valid_flag else []
-            for i, (request, flag) in enumerate(zip(part, valid, strict=False)):
-                what, expected = f"row {i} of {len(part)}: {request}", request.row.prepared.valid
-                trial.require(flag == expected, f"{what} needs valid {expected}, found {flag}")
+            num_named += require_draws(subject, trial, part, output, dtype)
         require_columns(trial, part, tokens, output, call.mode)
     return num_named
 
@@ -68,10 +64,13 @@ def scored_tokens(batch: Sequence[CrossedRequest]) -> list[int]:
     return tokens
 
 
-def named_tokens(batch: Sequence[CrossedRequest], dtype: GumbelDtype) -> list[NamedToken | None]:
+def named_tokens(
+    batch: Sequence[CrossedRequest], dtype: GumbelDtype, streams: tuple[int, int] = SAMPLE_STREAMS
+) -> list[NamedToken | None]:
     """Return the reference's token for each request, with its lead; None where unknown noise decides.
 
     :param dtype: precision of the noise.
+    :param streams: of the noise of tokens and of tiles.
     """
     tokens: list[NamedToken | None] = [None] * len(batch)
     seeded_rows = []
@@ -82,40 +81,56 @@ def named_tokens(batch: Sequence[CrossedRequest], dtype: GumbelDtype) -> list[Na
             seeded_rows.append(i)
         elif np.count_nonzero(request.row.expected.possible) == 1:
             tokens[i] = int(request.row.expected.possible.argmax()), np.inf
-    drawings = [reference.drawing(batch[i].row.prepared, batch[i].position) for i in seeded_rows]
+    drawings = [reference.drawing(batch[i].row.prepared, batch[i].position, streams) for i in seeded_rows]
     seeds = [(batch[i].params.seed or 0) % 2**64 for i in seeded_rows]
     for i, token in zip(seeded_rows, reference.together(drawings, seeds, dtype), strict=True):
         tokens[i] = token
     return tokens
 
 
-def require_tokens(
-    trial: Trial, batch: Sequence[CrossedRequest], tokens: Sequence[int], dtype: GumbelDtype
+def require_draws(
+    subject: RowSubject,
+    trial: Trial,
+    batch: Sequence[CrossedRequest],
+    output: SamplerOutput,
+    dtype: GumbelDtype,
+    streams: tuple[int, int] = SAMPLE_STREAMS,
 ) -> int:
-    """Compare the tokens of a call with the reference; return the number of tokens named by the reference.
+    """Compare tokens and ``valid`` of a call with the reference; return the number of tokens named by the reference.
 
-    :param dtype: precision of the noise.
-    :raises Violation: one is not kept, not the argmax of its greedy row, or not that of its seed.
+    :param dtype: precision of the noise, ``streams`` those of tokens and of tiles.
+    :raises Violation: a token is not kept, not the argmax of its greedy row, or not that of its seed, or a flag is
+        wrong.
     """
-    answers = named_tokens(batch, dtype)
-    for i, (request, answer, token) in enumerate(zip(batch, answers, tokens, strict=True)):
-        where, possible = f"row {i} of {len(batch)}: {request}", request.row.expected.possible
+    answers, tokens = named_tokens(batch, dtype, streams), output.token_ids.tolist()
+    what = "row" if streams == SAMPLE_STREAMS else "draft"
+    for i, (request, answer, token, flag) in enumerate(
+        zip(batch, answers, tokens, output.valid.tolist(), strict=True)
+    ):
+        where, row = f"{what} {i} of {len(batch)}: {request}", request.row
         if answer is not None:
             expected, lead = answer
             if token != expected and lead >= reference.NEAR_TIE:
-                logits = f"(logits {request.row.x[expected]:.7g} and {request.row.x[token]:.7g})"
-                raise Violation(
-                    f"{where} needs token {expected}{_cause(batch, i, answer, token, dtype)} {logits}"
-                )
+                logits = f"(logits {row.x[expected]:.7g} and {row.x[token]:.7g})"
+                cause = _cause(batch, i, answer, token, dtype, streams)
+                raise Violation(f"{where} needs token {expected}{cause} {logits}")
+        possible = row.expected.possible
         trial.require(
             possible[token] or request.params.temperature == 0,
             f"{where} needs one of {possible.sum()} kept tokens, found {token}",
         )
+        is_right = flag == row.prepared.valid or not subject.capabilities.valid_flag
+        trial.require(is_right, f"{where} needs valid {row.prepared.valid}, found {flag}")
     return len(batch) - answers.count(None)
 
 
 def _cause(
-    batch: Sequence[CrossedRequest], i: int, answer: NamedToken, token: int, dtype: GumbelDtype
+    batch: Sequence[CrossedRequest],
+    i: int,
+    answer: NamedToken,
+    token: int,
+    dtype: GumbelDtype,
+    streams: tuple[int, int],
 ) -> str:
     """Explain a wrong token: the deciding noise, ties, filters."""
     (expected, lead), request, first = answer, batch[i], batch[0]
@@ -133,7 +148,8 @@ def _cause(
     }
     if first.params.seed is not None:
         noises["the noise of row 0"] = first.params.seed, first.position, dtype
-    drawn = {words: reference.draw(request.row.prepared, *noise)[0] for words, noise in noises.items()}
+    row = request.row.prepared
+    drawn = {words: reference.draw(row, *noise, streams)[0] for words, noise in noises.items()}
     origins = "".join(f", that of {words}" for words, other in drawn.items() if other == token)
     same_tile = token // reference.TILE_SIZE == expected // reference.TILE_SIZE
     return f" of {dtype} noise, found {token}" + (origins or ("" if same_tile else ", of another tile"))

@@ -263,7 +263,6 @@ def fuzz(
 
 
 def _add(total: Line, line: Line, count: int) -> Line:
-    """Add a good case to the line of its operation."""
     return replace(
         total,
         status=Status.PASSED,

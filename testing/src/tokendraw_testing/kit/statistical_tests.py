@@ -10,14 +10,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from tokendraw_testing.kit.trial import Verdict
+from tokendraw_testing.reference import Array
 
 LEAST_EXPECTED: Final = 100.0
-
-Array = NDArray[Any]
 
 
 def pool_tokens(probabilities: Array, draws: int, group: Array | None = None) -> Array:
@@ -78,12 +76,6 @@ def fit(tokens: Array, probabilities: Array, bins: Array | None = None) -> Verdi
     return Verdict(min(1.0, 2 * min(binomial_p, g_test_p)), text, draws)
 
 
-def share(hits: int, draws: int, probability: float, what: str) -> Verdict:
-    """Test an event of known probability by the exact binomial."""
-    text = f"{what} drawn {hits} times, expected {draws * probability:.1f}"
-    return Verdict(float(two_sided(hits, draws, probability)), text, draws)
-
-
 def independence(left: Array, right: Array, probabilities: Array, what: str) -> Verdict:
     """Test pairs of tokens as independent draws from ``probabilities`` [V], small: a G-test of all V x V pairs.
 
@@ -118,6 +110,47 @@ def worst_distance(values: Array, equal_share: float) -> tuple[float, int, int]:
     tails = stats.binom.sf(pairs[1:] - 1, n - np.arange(1, n), equal_share)
     worst = int(tails.argmin()) + 1
     return min(1.0, float(tails[worst - 1]) * (n - 1)), worst, int(pairs[worst])
+
+
+def coincidences(values: Array, equal_share: float, what: str, group: int | None = None) -> Verdict:
+    """Test draws of one distribution for noise shared by two of them, at every distance.
+
+    Equally likely values make the numbers of equal pairs exactly binomial: see :func:`worst_distance`.
+
+    :param values: [n] int64.
+    :param equal_share: probability that two of them are equal.
+    :param group: draws of a call, where there are several, for the message.
+    """
+    p_value, distance, count = worst_distance(values, equal_share)
+    calls, rows = divmod(distance, group or len(values))
+    where = f"{rows} rows" + f" and {calls} calls" * bool(calls)
+    expected = (len(values) - distance) * equal_share
+    return Verdict(
+        p_value, f"{where} apart: the same {what} {count} times, expected {expected:.2f}", len(values)
+    )
+
+
+def worst_of(verdicts: list[Verdict]) -> Verdict:
+    """Return the verdict of several looks at the same draws: the least p-value, times their number."""
+    worst = min(verdicts, key=lambda verdict: verdict.p_value)
+    return Verdict(min(1.0, worst.p_value * len(verdicts)), worst.worst, worst.draws)
+
+
+def spread(values: Array, probabilities: Array) -> Verdict:
+    """Test how unevenly values are spread, or how few of them differ.
+
+    :param probabilities: of the values; nearly uniform, so that coincidences at one distance are independent.
+    """
+    n, size = len(values), len(probabilities)
+    if n < 2 * size:
+        num_repeated = n - len(np.unique(values))
+        expected = n - size * (1 - (1 - 1 / size) ** n)
+        p_value = float(stats.poisson.sf(num_repeated - 1, expected))
+        return Verdict(p_value, f"{num_repeated} of {n} values again, expected {expected:.1f}", n)
+    counts, needed = np.bincount(values, minlength=size), n * probabilities
+    p_value = float(stats.chi2.sf(((counts - needed) ** 2 / needed).sum(), size - 1))
+    worst = int((np.abs(counts - needed) / needed).argmax())
+    return Verdict(p_value, f"value {worst} {counts[worst]} times, expected {needed[worst]:.1f}", n)
 
 
 def g_test(counts: Array, expected: Array) -> float:

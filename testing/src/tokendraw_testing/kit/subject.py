@@ -177,6 +177,11 @@ class OperationSubject:
         """Return the need of :meth:`Subject.usual_need`."""
         return self.subject.usual_need(self.operation)
 
+    @property
+    def dtypes(self) -> list[torch.dtype]:
+        """Return the advertised dtypes."""
+        return [getattr(torch, name) for name in self.capabilities.dtypes]
+
     def built(self, need: Any = None) -> Any:
         """Build the provider, as :meth:`Subject.built` does."""
         return self.subject.built(self.operation, need)

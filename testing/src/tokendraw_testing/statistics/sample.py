@@ -11,21 +11,53 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
 from tokendraw.philox import TILE_SIZE
 from tokendraw_testing import cases
 from tokendraw_testing.cases import CrossedRequest, CrossedRow, Site
 from tokendraw_testing.kit.property import Properties
-from tokendraw_testing.kit.statistical_tests import independence, pool_tokens
+from tokendraw_testing.kit.statistical_tests import coincidences, fit, independence, pool_tokens, worst_of
 from tokendraw_testing.kit.trial import Experiment, Trial, Verdict
 from tokendraw_testing.logits_families import FAMILIES, gaussian
-from tokendraw_testing.statistics.draws import coincidences, draw_many, fit_experiment, worst_of
-from tokendraw_testing.subjects import SampleSubject, crossed_orders
+from tokendraw_testing.reference import Array
+from tokendraw_testing.subjects import SampleSubject, crossed_orders, equal_rows
 
 properties = Properties("sample")
-Array = NDArray[Any]
+
+_POISONED: Final = 8
+"""Of so many rows of a narrow vocabulary one has a NaN, and no bearing on the others."""
+
+
+def draw_many(
+    subject: SampleSubject,
+    logits: Array | torch.Tensor,
+    params: SamplingParams,
+    draws: int,
+    rng: Generator,
+    *,
+    seeded: bool = False,
+) -> Array:
+    """Draw ``draws`` tokens or a few more from one row [V] in any dtype: rows of a batch differ only in their noise."""
+    rows = max(1, min(draws, subject.effort.elements // len(logits), 1 << 16))
+    row = torch.as_tensor(logits).to(subject.device)
+    is_wide = len(logits) > 1 << 14
+    batch = row.expand(rows, -1) if is_wide else row.repeat(rows, 1)
+    is_clean = np.ones(rows, bool)
+    if not is_wide and rows > _POISONED:
+        is_clean[::_POISONED] = False
+        batch[::_POISONED, 0] = torch.nan
+    cases.seed_torch(rng)
+    parts = []
+    left = draws
+    while left > 0:
+        count = min(rows, left + -(-left // (_POISONED - 1)))
+        seeds, positions = cases.random_seeds(rng, count) if seeded else (None, None)
+        metadata = equal_rows(params, count, subject.device, seeds, positions)
+        tokens = subject.call(batch[:count], metadata).token_ids.cpu().numpy()
+        parts.append(tokens[is_clean[:count]])
+        left -= len(parts[-1])
+    return np.concatenate(parts)
 
 
 class _Look(NamedTuple):
@@ -38,15 +70,19 @@ class _Look(NamedTuple):
     seeded: bool = False
 
 
-def _judge(subject: SampleSubject, trial: Trial, looks: Iterable[_Look]) -> int:
-    """Judge the draws of rows by their probabilities, and count the rows."""
-    count = 0
-    for label, row, draws, bins, seeded in looks:
-        p = row.expected.probabilities
-        experiment = fit_experiment(subject, row.logits, row.params, p, bins, seeded=seeded)
-        trial.judge(f"{label}{', seeded' * seeded}", experiment, draws)
-        count += 1
-    return count
+def _judge(subject: SampleSubject, trial: Trial, looks: Iterable[_Look]) -> None:
+    """Judge the draws of rows by their probabilities."""
+    for look in looks:
+        experiment = functools.partial(_follows, subject, look, look.row.expected.probabilities)
+        trial.judge(f"{look.label}{', seeded' * look.seeded}", experiment, look.draws)
+
+
+def _follows(
+    subject: SampleSubject, look: _Look, probabilities: Array, rng: Generator, count: int
+) -> Verdict:
+    """Draw from the row of a look, and fit the tokens to their probabilities."""
+    tokens = draw_many(subject, look.row.logits, look.row.params, count, rng, seeded=look.seeded)
+    return fit(tokens, probabilities, look.bins(count) if callable(look.bins) else look.bins)
 
 
 def _row(
@@ -111,9 +147,10 @@ def judge_xtc(subject: SampleSubject, trial: Trial) -> None:
     if ("xtc", "per_row") in subject.capabilities.filters and limit >= len(cases.LAW):
         kept = np.where(np.arange(len(cases.LAW)) >= 2, cases.LAW, 0.0)
         params = SamplingParams(xtc_probability=share, filter_order=subject.filter_order)
-        logits, p = torch.from_numpy(np.log(cases.LAW)).to(subject.dtypes[0]), share * kept / kept.sum()
-        experiment = fit_experiment(subject, logits, params, (1 - share) * cases.LAW + p)
-        trial.judge("rows with XTC without seeds", experiment, subject.effort.draws_of(20_000))
+        look = _Look("XTC", _row(subject, np.log(cases.LAW), params), subject.effort.draws_of(20_000))
+        p = (1 - share) * cases.LAW + share * kept / kept.sum()
+        experiment = functools.partial(_follows, subject, look, p)
+        trial.judge("rows with XTC without seeds", experiment, look.draws)
 
 
 _WIDE_TAIL, _TILE_TAIL = (14.0, 30), (13.0, 30)
@@ -291,21 +328,9 @@ def _crowd_experiment(subject: SampleSubject, site: Site, rows: int, turn: int) 
     size, c = site.size, subject.capabilities
     batch = torch.zeros(1, size, dtype=site.torch_dtype, device=subject.device).expand(rows, -1)
     is_narrow = size <= cases.WIDE_SIZE and rows > _SMALL_BATCH_ROWS
-    served = {name for name, _ in c.filters} - {
-        *cases.scalar_filters(c),
-        *["top_k"] * (c.max_top_k is not None),
-    }
-    keeping: tuple[dict[str, Any], ...] = (
-        {},
-        {"min_p": 0.5},
-        {"top_k": size - 1},
-        {"top_p": 0.999},
-    )  # all of them, or all but a few
-    requests = [
-        SamplingParams(**fields, filter_order=subject.filter_order)
-        for fields in keeping
-        if fields.keys() <= served
-    ][: None if is_narrow else 2]
+    # All tokens are kept, or all but a few.
+    keeping: list[dict[str, Any]] = [{}, {"min_p": 0.5}, {"top_k": size - 1}, {"top_p": 0.999}]
+    requests = cases.served_requests(cases.per_row(c), keeping)[: None if is_narrow else 2]
     mixed = [requests[i // 2 % len(requests)] for i in range(rows)]
 
     def experiment(rng: Generator, calls: int) -> Verdict:

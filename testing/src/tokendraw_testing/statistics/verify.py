@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.random import Generator
-from numpy.typing import NDArray
 from scipy import stats
 
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, speculative
@@ -25,13 +24,12 @@ from tokendraw_testing.cases.drafts import chains, rounded
 from tokendraw_testing.cases.requests import random_seeds, seed_torch, seedings
 from tokendraw_testing.judges.expectation import expect
 from tokendraw_testing.kit.property import Properties
-from tokendraw_testing.kit.statistical_tests import fit
+from tokendraw_testing.kit.statistical_tests import coincidences, fit, spread, worst_of
 from tokendraw_testing.kit.trial import Trial, Verdict
-from tokendraw_testing.statistics.draws import coincidences, spread, worst_of
+from tokendraw_testing.reference import Array
 from tokendraw_testing.subjects import VerifySubject, equal_rows
 
 properties = Properties("verify")
-Array = NDArray[Any]
 
 _PLAIN_PARAMS: Final = SamplingParams()
 _MOST_ROWS: Final = 1 << 15
@@ -213,7 +211,6 @@ def distribution(subject: VerifySubject, trial: Trial) -> str:
 
 
 def _cases(subject: VerifySubject, trial: Trial, mode: VerifyMode) -> Iterator[tuple[str, Speculation]]:
-    """Make the verifications of a mode, each with its label."""
     capabilities, dtypes = subject.capabilities, subject.cycle_dtypes()
     kinds, noises = capabilities.draft_kinds, itertools.cycle(subject.noise_dtypes)
     *_, seeded = seedings(capabilities)
@@ -307,7 +304,7 @@ def _follows_residual(
     return replace(verdict, worst=f"of residuals in the last digits of p, {verdict.worst}")
 
 
-def bins_of_residuals(p: torch.Tensor, q: torch.Tensor) -> NDArray[np.int64]:
+def bins_of_residuals(p: torch.Tensor, q: torch.Tensor) -> Array:
     """Sort the tokens of max(p - q, 0) by the half-precision types that lose them: bins [V] from 0, or -1."""
     loss_pattern = sum(((p.to(half) == q.to(half)) * (place + 1) for place, half in enumerate(_HALF_DTYPES)))
     assert isinstance(loss_pattern, torch.Tensor)
