@@ -1,7 +1,4 @@
-"""vLLM's requests with rules of tokendraw, ``extra_args={"tokendraw": {...}}``: which are refused, and which get lost.
-
-What they draw is in test_vllm_v2.py.
-"""
+"""vLLM's requests with rules of tokendraw: which are refused or lost; test_vllm_v2.py has what they draw."""
 
 from types import SimpleNamespace
 
@@ -157,8 +154,9 @@ def test_rules_lost_to_a_watermark_are_named_and_those_of_other_batches_are_kept
 
 def test_rules_lost_where_no_sampler_is_replaced_are_named(engine, losses, monkeypatch):
     monkeypatch.setattr(v2, "_slots", None)
-    engine = Engine(V)
-    engine.start(0)
+    engine = DraftingEngine(V, 2)
+    engine.start(0, temperature=0.0)
+    assert engine.verify(LOGITS.repeat(2, 1), [0], [[1]]) == [[0]], "not vLLM's own verification"
     assert losses() == []
     engine.start(0, **asking({"top_n_sigma": 1.0, "xtc_probability": 0.5}))
     assert losses() == [lost("top_n_sigma, xtc_probability", OWN)]

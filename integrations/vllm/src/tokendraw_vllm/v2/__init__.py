@@ -77,13 +77,13 @@ def _take_over(original: Method) -> Method:
             return custom
         with _parts.vllm_stays_if_it_raises(_parts.SAMPLER):
             setattr(sampler, ATTRIBUTE, None)
-            sampler.__class__ = _sampling(
-                type(sampler)
-            )  # before the slots, which take over flags of vLLM's states
+            # Before the slots, which take over flags of vLLM's states.
+            sampler.__class__ = _sampling(type(sampler))
             setattr(sampler, ATTRIBUTE, _slots(sampler, self.vllm_config, self.device))
         speculative = getattr(self.vllm_config, "speculative_config", None)
-        is_judged = speculative is not None and is_whole(_parts.VERIFICATION)
-        if getattr(self.vllm_config, "watermark_config", None) is None and is_judged:
+        is_judged = speculative is not None and getattr(sampler, ATTRIBUTE, None) is not None
+        is_watermarked = getattr(self.vllm_config, "watermark_config", None) is not None
+        if is_judged and not is_watermarked and is_whole(_parts.VERIFICATION):
             with _parts.vllm_stays_if_it_raises(_parts.VERIFICATION):
                 return sampler, verifier(sampler, speculative, self.device)
         return None
