@@ -691,9 +691,10 @@ class IntervalLaunches:
         """
         number, *_ = arguments.geometry.row_grid
         parts = max(1, min(self._max_parts, self._programs // number))
-        of_rows = *draw[:3], statistics, arguments.params, draw.interval_params, draw.flags
+        of_rows = draw.logits, draw.drafts, draw.counts, statistics
+        selected = arguments.params, draw.interval_params, draw.flags
         left = draw.lists, draw.summary, draw.results, draw.interval, kept
-        return self._redraw, (number, parts, 1), (*of_rows, *left)
+        return self._redraw, (number, parts, 1), (*of_rows, *selected, *left)
 
 
 def params_of_filters(params: RowParams, written: FilterParams) -> RowParams:

@@ -16,13 +16,7 @@ import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels import large_set_passes as passes
 from tokendraw_triton_gumbel.kernels.large_set_passes import (
-    COLUMNS,
-    MAX_COLLECTED,
-    QUEUE_COUNTERS,
-    ROUNDS,
-    SLOTS,
-    STATE_INTS,
-    STATE_REALS,
+    MAX_COLLECTED,  # the room of scratch: a test has kernels fill less of it
     LargeRow,
     PassResults,
     PerPivot,
@@ -535,11 +529,11 @@ class LargeSetLaunch:
 
     def __init__(self, variant: Variant, target: Target, scratch: Scratch, tiles: TileLaunches) -> None:
         configuration, real, whole = variant.configuration, torch.float32, torch.int32
-        queue = (whole, QUEUE_COUNTERS.value, PER_CALL), (whole, ROUNDS.value), (whole, 1)
+        queue = (whole, passes.QUEUE_COUNTERS.value, PER_CALL), (whole, passes.ROUNDS.value), (whole, 1)
         self.queue = scratch.fields(*queue)
-        self.state = scratch.fields((real, STATE_REALS.value), (whole, STATE_INTS.value))
+        self.state = scratch.fields((real, passes.STATE_REALS.value), (whole, passes.STATE_INTS.value))
         self._search = scratch.reserve(real, MAX_COLLECTED.value, PER_PROGRAM)
-        columns = SLOTS.value * tiles.count * COLUMNS.value
+        columns = passes.SLOTS.value * tiles.count * passes.COLUMNS.value
         self._results = scratch.fields((real, columns), (whole, MAX_COLLECTED.value))
         config = LargeSetConfig(
             FP64=target.fp64,
@@ -559,7 +553,7 @@ class LargeSetLaunch:
         logits, drafts, counts, statistics, _, flags, _, queue, state, results, *_ = draw
         source, scratch = logits if drafts.base is None else drafts, arguments.scratch
         others = group(DraftRows, (source.base, source.row_stride, None))
-        passes = group(PassResults, self._results(scratch))
-        work = scratch[self._search], queue, state, passes, results
+        passed = group(PassResults, self._results(scratch))
+        work = scratch[self._search], queue, state, passed, results
         grid = arguments.geometry.large_set_grid
         return self._launch, grid, (logits, others, counts, statistics, flags, *work)

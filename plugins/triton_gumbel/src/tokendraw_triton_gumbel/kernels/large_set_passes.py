@@ -185,7 +185,7 @@ COUNT_COLUMN = tl.constexpr(4)
 MAX_LATER_PARTS = tl.constexpr(16)
 """Upper limit of parts per row in passes after the first, which few rows need."""
 NEARLY_ONE = tl.constexpr(0.99999)
-"""What debug builds allow sums of float32 in other orders, of p or of k."""
+"""What debug builds allow sums of float32 in other orders, of p."""
 UNIT_COLUMN = tl.constexpr(3)
 """The int64 of a tile and slot that holds the weight of its collected logits; no pass weighs at the same time."""
 MAX_COLLECTED = tl.constexpr(8192)

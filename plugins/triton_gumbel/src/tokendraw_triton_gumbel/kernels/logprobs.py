@@ -1030,7 +1030,7 @@ class LogprobsLaunches:
         kept = (None, None) if self.log_masses is None else (ceiling, scratch[self.log_masses])
         token_ids, _, threshold, log_kept, least_kept = results
         of_rows = token_ids, maxima, scratch[tiles.mode_sums], threshold, log_kept
-        draws, best = group(RowDraws, (*of_rows, *kept)), group(BestTokens, shown[3:5])
+        draws, best = group(RowDraws, (*of_rows, *kept)), group(BestTokens, (shown.ids, shown.logprobs))
         if self.counts_ranks:
             below = ceiling if self.is_masked else None
             ranked = shown.token_ids, maxima, granules, below, shown.ranks
@@ -1038,7 +1038,7 @@ class LogprobsLaunches:
             yield self._count_ranks, grid, (logits, tiles.count, rows, requested, *ranked, self._flags)
         if shown.num_given:
             given = group(GivenIds, (shown.given, shown.given_stride, shown.num_given))
-            out = group(BestTokens, shown[6:8])
+            out = group(BestTokens, (shown.given_ids, shown.given_logprobs))
             grid = rows, -(-shown.num_given // _IDS_AT_ONCE), 1
             yield self._given, grid, (logits, tiles.count, requested, draws, given, out, self._flags)
         if self._is_searched:

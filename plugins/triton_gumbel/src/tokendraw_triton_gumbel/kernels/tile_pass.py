@@ -895,7 +895,7 @@ class TileLaunches:
         :param temperatures: of the slots, and others of which sums are wanted, too.
         :param cleared: the work queue for large sets, and counters of a verification [rows], set to 0.
         """
-        index = arguments.params.row_index if self._has_row_index else None
+        _, index = self.slots(arguments.params)
         sums = _NO_SUMS if arguments.floors is None else group(MomentSums, self._sums(arguments.scratch))
         of_tiles = *rows, *temperatures, index, statistics, sums, ranked, *cleared
         return self._pass, arguments.geometry.tile_grid, of_tiles

@@ -829,18 +829,20 @@ class VerifyLaunches:
     ) -> Iterator[Step]:
         """Yield the launches, behind those of the draw."""
         geometry, logits, params, flags, scratch, *_ = arguments
-        q, draft_ids, cu_num_logits, _, q_stride, num_ids = verified[4:]
+        q, q_stride = verified.q, verified.q_stride
         _, summary, _, residual = of_rows
         if self._draft_kind == PROBS:
             grid = geometry.size.draft_rows, -(-logits.vocab_size // PROBS_AT_ONCE), 1
             of_probs = q, q_stride, logits.vocab_size, residual.counters, geometry.size.requests
             yield self._check_probs, grid, of_probs
-        drafts = group(DraftRows, (q, q_stride, cu_num_logits))
-        tokens = group(DraftTokens, (draft_ids, num_ids, self._is_padded, logits.vocab_size - 1))
+        drafts = group(DraftRows, (q, q_stride, verified.cu_num_logits))
+        ids = verified.draft_ids, verified.num_ids, self._is_padded, logits.vocab_size - 1
+        tokens = group(DraftTokens, ids)
         judged, lists = group(DrawResults, self._judged(scratch)), group(CandidateLists, self._lists(scratch))
         drawn = judged, summary, lists, residual
         shared = (logits, drafts, tokens, geometry.counts, params, flags, *drawn)
         block_grid, request_grid = geometry.verify_grids
         if self._weigh_blocks is not None:
             yield self._weigh_blocks, block_grid, shared
-        yield self._accept_drafts, request_grid, (*shared, group(VerifyResults, verified[:4]))
+        results = verified.token_ids, verified.num_accepted, verified.valid, verified.row_tokens
+        yield self._accept_drafts, request_grid, (*shared, group(VerifyResults, results))
