@@ -254,13 +254,15 @@ def search_edge(
     number = tl.full((), CANDIDATES + 1, tl.int32)
     while (number > CANDIDATES).to(tl.int32) * (high_key - low_key > 1).to(tl.int32) > 0:
         pivots = _pivots_of(low_key, high_key)
-        pivot = value_of(pivots.to(tl.int32))[None, :]
         counts = tl.zeros((_PIVOTS,), tl.int32)
         start = 0
         while start < count:
             x, _ = _load_granules(row, granule_list, start, count, VECTOR, AT_ONCE)
-            flat = tl.reshape(x, (AT_ONCE * GRANULE_SIZE,))
-            counts += tl.sum((flat[:, None] >= pivot).to(tl.int32), 0)
+            # A block of all pivots makes code around it slow: N = 65 to 1,024 of bfloat16 by up to 32 % on an H200.
+            for i in range(_PIVOTS):
+                is_pivot = tl.arange(0, _PIVOTS) == i
+                value = value_of(tl.sum(tl.where(is_pivot, pivots, 0), 0).to(tl.int32))
+                counts += tl.where(is_pivot, tl.sum(tl.sum((x >= value).to(tl.int32), 1), 0), 0)
             start += AT_ONCE
         low_key, high_key, number = _narrow_bracket(low_key, high_key, number, pivots, counts, n)
     edge = value_of(low_key.to(tl.int32))
@@ -319,11 +321,12 @@ def find_candidates(
     # The least maximum is a guess where fewer than N are finite: more logits than maxima reach it.
     lowest = tl.maximum(lowest, LOWEST)
     low = tl.maximum(tl.where(low > float("-inf"), low, least), lowest)
-    # Where enough tiles hold the largest logit, its ties are the N best.
-    is_tied = (tl.sum((maximum == max_logit).to(tl.int32), 0) >= n) & (max_logit > float("-inf"))
-    tied_value = tl.where(is_tied, max_logit, float("-inf"))
+    tied_value = tl.full((), float("-inf"), tl.float32)
+    if config.WIDTH <= 64:
+        # Where enough tiles hold the largest logit, its ties are the N best. Of a larger N the bound shows it, too.
+        tied_value = tl.where(tl.sum((maximum == max_logit).to(tl.int32), 0) >= n, max_logit, tied_value)
     num_candidates = tl.zeros((), tl.int32)
-    is_searching = 1 - is_tied.to(tl.int32)
+    is_searching = (tied_value == float("-inf")).to(tl.int32)
     while is_searching > 0:
         count = list_granules(granules, tiles, low, granule_list, num_granules)
         num_candidates = list_candidates(
@@ -481,7 +484,6 @@ def row_logprobs(
         tl.store(values + 1 + rank, value, mask=is_best)
         if num_candidates < num_searched:
             edge = visible_value(tied_value, scale, flags)
-            best_out = BestTokens(ids + 1, values + 1)
             fill_ties(
                 source,
                 maximum,
@@ -491,7 +493,7 @@ def row_logprobs(
                 num_candidates,
                 num_searched,
                 edge,
-                best_out,
+                BestTokens(ids + 1, values + 1),
                 TILES,
             )
     rank = tl.arange(0, config.WIDTH)

@@ -16,6 +16,7 @@ from tokendraw_triton_gumbel.kernels.large_set_passes import (
     STATE_INTS,
     LargeWork,
     announce_first_pass,
+    least_and_total,
 )
 from tokendraw_triton_gumbel.kernels.logprobs import ModeScale, log_mass, lowest_visible, visible_of_token
 from tokendraw_triton_gumbel.kernels.row_candidates import (
@@ -122,15 +123,10 @@ class DrawnRow(NamedTuple):
 
 
 @triton.jit
-def _least_and_sum(least_a, sum_a, least_b, sum_b):
-    return tl.minimum(least_a, least_b), sum_a + sum_b
-
-
-@triton.jit
 def _floor_and_mass(x, kept, scale):
     """Return (the least kept logit, the kept mass)."""
     weight = tl.where(kept, weigh(x, scale.max_logit, scale.scale), 0.0)
-    return tl.reduce((tl.where(kept, x, float("inf")), weight), 0, _least_and_sum)
+    return tl.reduce((tl.where(kept, x, float("inf")), weight), 0, least_and_total)
 
 
 @triton.jit
