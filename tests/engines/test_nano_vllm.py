@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import pages
-from goodness_of_fit import FALSE_ALARM, chi_square
+from special_rows import FALSE_ALARM
+from tokendraw_testing.kit.statistical_tests import fit
 
 (LINES,) = pages.blocks(pages.text_of("docs/engines.md"), "python")
 
@@ -56,7 +57,7 @@ def test_the_lines_draw_by_the_temperature_of_each_row(runner):
     tokens = torch.tensor(runner.run(logits.expand(2 * rows, -1), [0.6] * rows + [1.5] * rows))
     for drawn, temperature in zip(tokens.view(2, rows), (0.6, 1.5), strict=True):
         probabilities = (logits.double() / temperature).softmax(-1).numpy()
-        assert chi_square(drawn.numpy(), probabilities) > FALSE_ALARM
+        assert fit(drawn.numpy(), probabilities).p_value > FALSE_ALARM
 
 
 def test_a_temperature_of_0_is_greedy(runner):

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 import tokendraw
-from goodness_of_fit import FALSE_ALARM, chi_square
 from sglang_drafts import batch_of, chains, speculation, trees, verify
 from sglang_engine import IS_REAL, Request, backend, draw, info_of, keep
+from special_rows import FALSE_ALARM
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw_sglang._metadata import NO_SEED
+from tokendraw_testing.kit.statistical_tests import fit
 
 if not IS_REAL:
     pytest.skip("needs SGLang", allow_module_level=True)
@@ -351,7 +352,7 @@ def test_drafts_of_requests_without_seeds_emit_the_targets_distribution(verifyin
     outcomes = [[0], [2], [1, 0], [1, 1], [1, 2]]
     expected = torch.cat([probs[0, [0, 2]], probs[0, 1] * probs[1]])
     found = [outcomes.index(pair) for pair in pairs]
-    assert chi_square(torch.tensor(found).numpy(), expected.numpy()) > FALSE_ALARM
+    assert fit(torch.tensor(found).numpy(), expected.numpy()).p_value > FALSE_ALARM
 
 
 @pytest.mark.parametrize("mode", ["rejection", "block"])

@@ -428,19 +428,24 @@ def ranks(monkeypatch):
     """The adapter sees a group of ranks, of which this is the first and the only one that runs."""
     monkeypatch.setattr("tokendraw_vllm._parts._groups", lambda: ["group"])
     monkeypatch.setattr("tokendraw_vllm._parts.choose_once", lambda choose, group: choose())
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 3)
 
 
+RANK = "tokendraw failed on rank 3: RuntimeError: no kernel image"
+
+
+@pytest.mark.parametrize("after", [0, 2])
 @each_place
 def test_beside_other_ranks_a_call_that_raises_raises_on_its_rank(
-    vllm, native, log_lines, failing, ranks, place
+    vllm, native, log_lines, failing, ranks, place, after
 ):
     tokendraw_vllm.register()
     drill = Drill(place)
     drill.wait()
-    failing(after=2)
-    assert [drill.step() for _ in range(2)] == [drill.token] * 2
+    failing(after=after)
+    assert [drill.step() for _ in range(after)] == [drill.token] * after
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="no kernel image"):
+        with pytest.raises(RuntimeError, match=RANK):
             drill.step()
     assert len(sentences(log_lines)) == 1
 
@@ -459,5 +464,5 @@ def test_beside_other_ranks_a_load_that_raises_raises_on_its_rank(
 ):
     tokendraw_vllm.register()
     monkeypatch.setattr(f"tokendraw_vllm.{name}", broken)
-    with pytest.raises(RuntimeError, match="no kernel image"):
+    with pytest.raises(RuntimeError, match=RANK):
         Drill(place).step()

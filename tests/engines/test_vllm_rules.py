@@ -12,6 +12,7 @@ from tokendraw import SamplingParams, engines
 from tokendraw.filters import installed
 from tokendraw_vllm import v2
 from vllm_engine import DraftingEngine, Engine, Parameters
+from vllm_v2_cases import asking
 
 V = 40
 LOGITS = torch.randn(V, generator=torch.Generator().manual_seed(2)).mul_(2.0).to(torch.bfloat16)
@@ -24,10 +25,6 @@ def engine(vllm, monkeypatch):
     return Engine(V)
 
 
-def asking(rules, **params):
-    return {"extra_args": {"tokendraw": rules}, **params}
-
-
 def test_rules_of_a_request_are_read_without_a_look_at_what_is_installed(monkeypatch):
     engines.read_rules({"top_n_sigma": 1.0}, "rules")
     monkeypatch.setattr(installed, "_look", None)
@@ -35,10 +32,13 @@ def test_rules_of_a_request_are_read_without_a_look_at_what_is_installed(monkeyp
     assert (params.filters, params.typical_p) == ({"top_n_sigma": 1.5}, 0.9)
 
 
-def drafting(method="standard", **config):
+V1 = SimpleNamespace(use_v2_model_runner=False, speculative_config=None)
+
+
+def drafting(method="standard", *, v2=True, **config):
     """A configuration with speculative decoding."""
     drafts = SimpleNamespace(rejection_sample_method=method)
-    return SimpleNamespace(use_v2_model_runner=True, speculative_config=drafts, **config)
+    return SimpleNamespace(use_v2_model_runner=v2, speculative_config=drafts, **config)
 
 
 def validate(params, config=None):
@@ -53,7 +53,8 @@ def test_bad_rules_are_refused_when_the_request_is_admitted(engine):
     def refused(rules, config=None, **params):
         return validate(asking(rules, **params), config)
 
-    words = {"refused": refused, "V1": SimpleNamespace(use_v2_model_runner=False), "drafting": drafting}
+    words = {"refused": refused, "answer": lambda config, **params: validate(params, config)}
+    words |= {"V1": V1, "drafting": drafting}
     table = call_tables.Table(__file__, "vllm_rules.txt")
     assert table.found(lambda: words) == table.text
 

@@ -4,6 +4,7 @@
 """
 
 import functools
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,20 @@ import pytest
 import torch
 
 from engine_process import run_script
-from goodness_of_fit import FALSE_ALARM, chi_square, filtered_probabilities
+from exact_model import text
+from special_rows import FALSE_ALARM
+from tokendraw import SamplingParams
 from tokendraw.resolution import installed_version
+from tokendraw_testing.judges.expectation import expect
+from tokendraw_testing.kit.statistical_tests import fit
 from tokendraw_vllm._engine import DISTRIBUTIONS
 from vllm_v2_cases import (
     CASES,
     DRAWS,
+    EXACT,
     FILTERS,
+    HIDDEN_SIZE,
+    LONG,
     MODEL,
     SCORED,
     STOPS,
@@ -127,25 +135,12 @@ def test_log_probabilities_are_scored_where_the_readme_says(ours, vllms, name):
     assert not CASES[name].is_run_alone or SCORED not in vllms[name]["places"]
 
 
-@pytest.mark.parametrize(
-    ("name", "other"),
-    [
-        ("one token", "greedy"),
-        ("greedy beside one token", "greedy"),
-        ("drafts, greedy", "greedy"),
-        ("drafts, one token", "greedy"),
-        ("drawn drafts, greedy", "greedy"),
-        ("drawn drafts, greedy beside one token", "greedy"),
-    ],
-)
-def test_one_token_is_the_greedy_one_with_drafts_and_without(ours, name, other):
-    assert tokens(ours, name) == tokens(ours, other)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.equals])
+def test_tokens_are_those_of_another_case(ours, name):
+    assert tokens(ours, name) == tokens(ours, CASES[name].equals)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["logit bias", "allowed ids", "least length", "all edits"],
-)
+@pytest.mark.parametrize("name", ["logit bias", "allowed ids", "least length", "all edits"])
 def test_every_edit_changes_tokens(ours, name):
     """Otherwise equal results would say nothing of the edit."""
     assert all(mine != plain for mine, plain in zip(tokens(ours, name), tokens(ours, "greedy"), strict=False))
@@ -159,34 +154,31 @@ def test_requests_end_at_a_stop_token_or_string(ours):
     assert {len(ids) for ids in tokens(ours, "least length")} - {12}
 
 
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.engine.startswith(EXACT)])
+def test_each_token_is_that_of_float64(ours, name):
+    case = CASES[name]
+    asked = zip(case.requests, itertools.cycle(case.prompts), strict=False)
+    assert tokens(ours, name) == [text(one, prompt, V, HIDDEN_SIZE) for one, prompt in asked]
+    assert case.prompts is not LONG or ours[name]["places"]["preempted"]
+
+
 # Seeds.
 
 
 @pytest.mark.parametrize(
-    ("runner", "name", "request_number", "alone"),
-    [
-        ("V1", "seed in a batch", 2, "seed alone"),
-        ("V1", "unfiltered, seed in a batch", 1, "unfiltered, seed alone"),
-        ("V2", "seed in a batch", 2, "seed alone"),
-        ("V2", "unfiltered, seed in a batch", 1, "unfiltered, seed alone"),
-        ("V2", "seed with logprobs", 0, "seed alone"),
-        ("V2", "next seeds", 0, "seed alone"),
-        ("V2", "long, preempted", 4, "long, alone"),
-        ("V2", "drafts, seed in a batch", 2, "drafts, seed alone"),
-    ],
+    ("name", "number", "alone"),
+    [("seed in a batch", 2, "seed alone"), ("unfiltered, seed in a batch", 1, "unfiltered, seed alone")],
 )
-def test_a_seed_draws_the_same_tokens_alone_and_beside_requests_that_come_and_go(
-    run, runner, name, request_number, alone
+def test_a_seed_of_v1_draws_the_same_tokens_alone_and_beside_requests_that_come_and_go(
+    run, name, number, alone
 ):
-    results = run(runner)[0]
+    results = run("V1")[0]
     (expected,) = tokens(results, alone)
-    assert tokens(results, name)[request_number] == expected
+    assert tokens(results, name)[number] == expected
     assert len(set(expected)) > 1
 
 
-def test_the_adapter_draws_other_tokens_than_vllm_for_a_seed(run, ours, vllms):
-    for name in ("seed alone", "next seeds", "long, alone", "seed with an edit"):
-        assert tokens(ours, name) != tokens(vllms, name)
+def test_the_adapter_draws_other_tokens_than_v1_for_a_seed(run):
     of_v1, without = run("V1")[0], run("V1", TOKENDRAW_VLLM="0")[0]
     assert tokens(of_v1, "seed alone") != tokens(without, "seed alone")
     assert tokens(of_v1, "draws") != tokens(without, "draws")
@@ -229,7 +221,7 @@ def test_tokens_are_drawn_from_the_filtered_distribution(run, runner):
     row = torch.full((V,), -torch.inf)
     for token, logprob, _ in step:
         row[token] = logprob
-    assert chi_square(drawn, filtered_probabilities(row, **FILTERS)) > FALSE_ALARM
+    assert fit(drawn, expect(row.numpy(), SamplingParams(**FILTERS)).probabilities).p_value > FALSE_ALARM
 
 
 def test_logprobs_of_a_drawn_token_equal_vllms(both):
@@ -247,11 +239,6 @@ def test_filtered_logprobs_and_masks_of_drafts_are_vllms(ours, vllms):
     assert ours[name]["masks"] == vllms[name]["masks"]
     assert {len(kept) for mask in ours[name]["masks"] for kept in mask} == {5}
     assert {len(step) for ((_, steps, _),) in ours[name]["outputs"] for step in steps} == {5}
-
-
-def test_a_seeded_text_with_a_rule_is_its_text_without_drafts(ours):
-    (text,) = tokens(ours, "rule, seed alone")
-    assert tokens(ours, "drafts, rule, seed alone") == [text] != tokens(ours, "seed alone")
 
 
 def test_a_misspelt_rule_is_refused_and_the_engine_goes_on(ours, vllms):

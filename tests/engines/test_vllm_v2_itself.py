@@ -20,7 +20,7 @@ from vllm_engine import DEVICE, ON_GPU, DraftingEngine, Engine, Parameters
 if vllm_v2_sources.sources() is None or not (ON_GPU or os.environ.get("TRITON_INTERPRET") == "1"):
     pytest.skip("needs vLLM's sources and a GPU or TRITON_INTERPRET=1", allow_module_level=True)
 if not ON_GPU:
-    importlib.import_module("triton_masks")
+    importlib.import_module("triton_on_cpu")
 
 V, PROMPT = 50, [4, 9, 9, 2]
 DRAWS = 400

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import tokendraw
+from exact_model import make_exact
 from tokendraw.operations.row_methods import ScoreProvider
 from tokendraw_vllm import _v1
 from vllm_v2_cases import (
@@ -22,6 +23,8 @@ from vllm_v2_cases import (
     DRAWN,
     EDITED,
     ENGINES,
+    EXACT,
+    HIDDEN_SIZE,
     MODEL,
     PROMPTS,
     SCORED,
@@ -43,8 +46,8 @@ OPTIONS = {
 MISSPELT = {"extra_args": {"tokendraw": {"top_nsigma": 1.0}}}
 
 
-def write_model(folder: Path, layers: int = 2) -> None:
-    """A Qwen2 of random parameters, and a head that makes peaked logits."""
+def write_model(folder: Path, layers: int = 2, *, is_exact: bool = False) -> None:
+    """A Qwen2 of random parameters, and a head that makes peaked logits; or one of exact logits."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -52,7 +55,8 @@ def write_model(folder: Path, layers: int = 2) -> None:
     model = Qwen2ForCausalLM(
         Qwen2Config(
             vocab_size=V,
-            hidden_size=64,
+            hidden_size=HIDDEN_SIZE,
+            rms_norm_eps=1e-12 if is_exact else 1e-6,
             intermediate_size=128,
             num_hidden_layers=layers,
             num_attention_heads=2,
@@ -60,8 +64,9 @@ def write_model(folder: Path, layers: int = 2) -> None:
             tie_word_embeddings=False,
         )
     )
-    with torch.no_grad():
-        model.lm_head.weight.mul_(15)
+    model.lm_head.weight.data.mul_(15)
+    if is_exact:
+        make_exact(model)
     model.save_pretrained(folder)
 
 
@@ -200,16 +205,18 @@ def main() -> None:
         triton_on_cpu.filter_in_torch()
     _v1.MIN_CPU_VOCABULARY = _v1.MIN_REFERENCE_VOCABULARY = 0  # the model's is small
     chosen = sys.argv[3:] or (list(CASES) if runner == "V2" else V1_CASES)
-    drafts = folder.with_name("drafts")
+    drafts, exact = folder.with_name("drafts"), folder.with_name("exact")
     if not folder.exists():
         write_model(folder)
         write_model(drafts, layers=1)
         write_tokenizer(folder / "tokenizer")
+        write_model(exact, is_exact=True)
+        write_tokenizer(exact / "tokenizer")
     places, results = Places(runner), {}
     has_adapter = os.environ.get("TOKENDRAW_VLLM") != "0"
     ENGINES[DRAWN]["speculative_config"]["model"] = str(drafts)
     for name, options in ENGINES.items() if runner == "V2" else [("plain", {})]:
-        engine = Engine(folder, **options)
+        engine = Engine(exact if name.startswith(EXACT) else folder, **options)
         for case_name in chosen:
             case = CASES[case_name]
             if case.engine == name and (case.is_run_alone or has_adapter):

@@ -179,10 +179,13 @@ INPUTS = """
     class InputProcessor:
         def __init__(self, vllm_config):
             self.vllm_config = vllm_config
+            self.speculative_config = vllm_config.speculative_config
 
         def _validate_params(self, params, supported_tasks):
             if params.temperature < 0:
                 raise ValueError("temperature must be non-negative")
+            if self.speculative_config and (params.min_p or params.logit_bias):
+                raise ValueError("The min_p and logit_bias sampling parameters are not yet supported")
             return False  # whether the request is watermarked
 """
 OUTPUTS = """

@@ -10,7 +10,7 @@ from typing import Any
 
 import call_tables
 
-V = 1000
+V, HIDDEN_SIZE = 1000, 64
 PROMPTS = [[5 + row, 6, 7 + 3 * row, 8] for row in range(6)]
 LONG = [[(3 * i + 7 * row) % 300 for i in range(90)] for row in range(6)]
 """Longer than the tokens of a step, so that vLLM reads them in parts; six fill the blocks while they generate."""
@@ -27,6 +27,8 @@ NGRAMS = {
 }
 DRAWN = "drawn drafts"
 """An engine with a draft model, whose drafts are drawn: the model itself, unless ``speculative_config`` names one."""
+EXACT, EXACT_DRAFTS, EXACT_CACHED = "exact", "exact, drafts", "exact, cached prefixes"
+"""Engines of the model of :mod:`exact_model`: their seeded tokens have one right value."""
 ENGINES: dict[str, dict[str, Any]] = {
     "plain": {},
     "drafts": NGRAMS,
@@ -38,6 +40,9 @@ ENGINES: dict[str, dict[str, Any]] = {
         }
     },
     FILTERED: NGRAMS | {"logprobs_mode": "processed_logprobs", "return_sampling_mask": True},
+    EXACT: {},
+    EXACT_DRAFTS: NGRAMS,
+    EXACT_CACHED: {"enable_prefix_caching": True},
 }
 """Options of vLLM, beside those of every engine."""
 
@@ -60,6 +65,7 @@ COLD = {"temperature": 0.01, "top_k": 5}
 SEEDED = {"temperature": 0.8, "top_k": 20, "seed": 3}
 UNFILTERED = {"temperature": 0.8, "seed": 8}
 BIAS = {"logit_bias": {V - 1: -1.0}}
+FLOOR_AND_BIAS = {"min_p": 0.2, "logit_bias": {77: 4.0, 23: -4.0}}  # vLLM refuses both beside drafts
 FILTERS = {"top_k": 12, "top_p": 0.9}
 DRAWS = 400
 STOPS = [*range(0, V, 9), 254, 374, 840]  # the last are of the greedy requests; vLLM takes up to 128
@@ -68,9 +74,6 @@ STOPS = [*range(0, V, 9), 254, 374, 840]  # the last are of the greedy requests;
 def asking(rules: dict[str, Any], **parameters: Any) -> dict[str, Any]:
     """Parameters of a request with rules for tokendraw."""
     return {**parameters, "extra_args": {"tokendraw": rules}}
-
-
-RULED = asking({"xtc_probability": 1.0, "xtc_threshold": 0.1}, **SEEDED)
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ class Case:
     """One for each request; fewer are repeated."""
     as_vllm: bool = False
     """Whether tokens, log-probabilities and reasons to stop equal those without the adapter."""
+    equals: str = ""
+    """The case whose tokens it has, too."""
     is_run_by_v1: bool = False
     """Whether the V1 runner runs it too."""
     is_run_alone: bool = True
@@ -92,19 +97,9 @@ class Case:
     does not run in Triton's interpreter."""
 
 
-MATES: list[dict[str, Any]] = [
-    GREEDY,
-    {"temperature": 0.9, "top_p": 0.8, "max_tokens": 3},
-    SEEDED,
-    {"max_tokens": 7},
-    {"temperature": 1.2, "top_k": 5, "min_p": 0.1, "presence_penalty": 1.0, "max_tokens": 5},
-    {"temperature": 0.7, "top_k": 9, "max_tokens": 2, "seed": 12},
-]
-"""Requests that come and go; the fifth edits its logits while it lives."""
-DRAFTING_MATES = [{**mate, "min_p": 0.0} for mate in MATES]  # vLLM refuses min_p and logit_bias beside drafts
-
-CASES: dict[str, Case] = {
-    name: eval(case) for name, case in call_tables.pairs(Path(__file__).with_suffix(".txt"))
-}
+_LINES = dict(call_tables.pairs(Path(__file__).with_suffix(".txt")))
+MATES: list[dict[str, Any]] = eval(_LINES.pop("MATES"))
+JUDGED: list[dict[str, Any]] = eval(_LINES.pop("JUDGED"))
+CASES: dict[str, Case] = {name: eval(case) for name, case in _LINES.items()}
 
 V1_CASES = tuple(name for name, case in CASES.items() if case.is_run_by_v1)

@@ -196,7 +196,7 @@ def main() -> None:
     _v1.MIN_REFERENCE_VOCABULARY = 0
     vllm_stand_in.v1_sampler()(torch.randn(2, 50_000), {}, torch.tensor([5, 5]), None)
     if is_served:
-        importlib.import_module("triton_masks")
+        importlib.import_module("triton_on_cpu")
         vllm_stand_in.forget()
         with vllm_with_tokendraw():
             for drawn in (False, True):

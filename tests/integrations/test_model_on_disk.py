@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
-from goodness_of_fit import SAMPLE
+from special_rows import SAMPLE
 from tokendraw import SamplingParams
 from tokendraw_testing import reference
 from tokendraw_testing.cases.telling import POSITION, telling_rows

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tokendraw
-from goodness_of_fit import INF, NAN
+from special_rows import INF, NAN
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
 from tokendraw.probabilities import OFF_TOP_P, Filters, drop_below, top_p_of_kept
 from tokendraw.row_parameters import RowParameters, filter_columns, widest_float

@@ -8,7 +8,7 @@ import torch
 import aiter_stand_in as stand_in
 from fake_candidates import MI300X
 from fake_dists import fake_dists
-from goodness_of_fit import V, gaussians
+from special_rows import V, gaussians
 from tokendraw import Need, SamplingMetadata, SamplingParams, operations
 from tokendraw.backends import proof
 from tokendraw.providers import gather

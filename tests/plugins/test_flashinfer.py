@@ -14,7 +14,7 @@ import tokendraw_flashinfer
 from call_tables import pairs
 from fake_candidates import H100
 from fake_dists import fake_dists
-from goodness_of_fit import NAN, V, gaussians
+from special_rows import NAN, V, gaussians
 from tokendraw import Need, PluginError, SamplingMetadata, SamplingParams, operations
 from tokendraw.backends import proof
 from tokendraw.providers import gather

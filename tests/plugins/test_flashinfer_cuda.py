@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from goodness_of_fit import FALSE_ALARM, chi_square
+from special_rows import FALSE_ALARM
 from tokendraw import Need, SamplingMetadata, SamplingParams
 from tokendraw_testing import reference
+from tokendraw_testing.kit.statistical_tests import fit
 
 pytestmark = pytest.mark.gpu
 
@@ -64,4 +65,4 @@ def test_draws_follow_the_distribution(single_sequence, device):
     for i, params in enumerate(requests):
         prepared = reference.prepare(row.numpy(), params)
         expected = np.where(prepared.kept, np.exp(prepared.y), 0.0)
-        assert chi_square(drawn[:, i :: len(requests)].ravel(), expected / expected.sum()) > FALSE_ALARM
+        assert fit(drawn[:, i :: len(requests)].ravel(), expected / expected.sum()).p_value > FALSE_ALARM

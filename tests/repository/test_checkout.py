@@ -1,7 +1,5 @@
 """The tests run this checkout: pytest refuses copies in the environment, and make replaces copies."""
 
-import os
-import re
 import shutil
 import subprocess
 import sys
@@ -77,13 +75,3 @@ def test_make_demo_shows_which_sampler_serves_and_draws_a_text(tmp_path):
     assert printed.startswith("name ")
     assert "\nsample on cpu: native\n" in printed
     assert len(printed.partition("\nThe import statement")[2].split()) > 20
-
-
-@needs_make
-def test_make_help_lists_the_targets():
-    # Not as a part of the make that may run this test, which would name its folders.
-    environ = {name: text for name, text in os.environ.items() if not name.startswith("MAKE")}
-    command = ["make", "help"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=environ)
-    targets = re.findall(r"^([\w-]+):.*  ## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    assert [line.split()[0] for line in result.stdout.splitlines()] == targets

@@ -26,14 +26,11 @@ PAGES = [
     for folder in ("*.md", "docs/*.md", "*/README.md", "*/*/README.md")
     for path in sorted(ROOT.glob(folder))
 ]
-README, OPERATORS, ENGINES, PLUGINS, NUMBERS, FILTER, TOUR = map(
+README, OPERATORS, PLUGINS, NUMBERS, FILTER, TOUR = map(
     pages.text_of,
     [
         "README.md",
-        *(
-            f"docs/{name}.md"
-            for name in ("operators", "engine-authors", "plugin-authors", "numbers", "add-a-filter", "tour")
-        ),
+        *(f"docs/{name}.md" for name in ("operators", "plugin-authors", "numbers", "add-a-filter", "tour")),
     ],
 )
 EXAMPLE = ROOT / "examples" / "top_n_sigma"
@@ -198,24 +195,12 @@ def test_installed_distributions_run_the_readme_python(shell, tmp_path):
     assert printed.endswith(f"{tmp_path}/site/tokendraw/__init__.py\n")
 
 
-def test_the_index_names_every_page():
-    listed = re.findall(r"^\| \[(\S+)\]", pages.text_of("docs/README.md"), re.MULTILINE)
-    assert {*listed, "README.md"} == {path.name for path in (ROOT / "docs").glob("*.md")}
-
-
 class TestThePageForOperators:
     def test_the_exit_codes_are_the_codes_of_the_command(self):
         from tokendraw.cli import command
 
         codes = {int(code) for code in re.findall(r"^\| (\d+) \|", OPERATORS, re.MULTILINE)}
         assert codes == {0, command.NOT_USABLE, command.USAGE, command.INTERRUPTED, command.PIPE_CLOSED}
-
-
-class TestThePageForEngineAuthors:
-    def test_the_page_quotes_the_message_of_a_check(self):
-        with pytest.raises(tokendraw.InvalidParameterError) as caught:
-            tokendraw.SamplingParams(temperature=-1).check()
-        assert f"`{caught.value}`" in ENGINES
 
 
 class TestThePageForPluginAuthors:

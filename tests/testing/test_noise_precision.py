@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from goodness_of_fit import drop_float64
+from special_rows import drop_float64
 from tokendraw import InvalidParameterError, philox
 from tokendraw_native import plugin
 from tokendraw_native.sampler import NativeSampler

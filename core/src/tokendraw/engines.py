@@ -1,10 +1,7 @@
 """The face for adapters to inference engines: compatibility with the installed engine, and rules of its requests.
 
-An adapter is a distribution of its own. It names a function in the entry point group ``tokendraw.engines``::
-
-    # pyproject.toml
-    #   [project.entry-points."tokendraw.engines"]
-    #   acme = "tokendraw_acme:state"
+An adapter is a distribution of its own. It names a function in the entry point group ``tokendraw.engines``, as in
+``acme = "tokendraw_acme:state"``::
 
     from tokendraw.engines import EngineState, changed_signature, examine
 
@@ -63,6 +60,7 @@ __all__ = [
     "choose_once",
     "examine",
     "format_error",
+    "rank_error",
     "read_rules",
     "rule_off",
     "rule_values",
@@ -107,8 +105,7 @@ def examine(
     :param switch: variable that switches the adapter off with 0 or false, such as ``TOKENDRAW_VLLM``.
     :param uses_untested: whether the adapter applies to other versions too, where ``misfit`` finds nothing.
     """
-    versions = (installed_version(name) for name in distributions)
-    installed = next((version for version in versions if version is not None), None)
+    installed = next(filter(None, map(installed_version, distributions)), None)
     try:
         if switch is not None and is_switched_off(switch):
             reason: str | None = f"switched off by {switch}"
@@ -158,6 +155,14 @@ def choose_once(choose: Callable[[], Chosen], group: ProcessGroup | None) -> Cho
             f"The first of {dist.get_world_size(group)} ranks failed to choose: {reason}"
         )
     return chosen  # type: ignore[return-value]  # with a reason alone it is None
+
+
+def rank_error(error: Exception) -> Exception:
+    """Return a failure of one of several ranks that draw the same tokens as an error that names its rank."""
+    import torch.distributed as dist
+
+    words = f"tokendraw failed on rank {dist.get_rank()}: "
+    return error if str(error).startswith(words) else RuntimeError(f"{words}{format_error(error)}")
 
 
 def changed_signature(name: str, function: object, leading: Sequence[str]) -> str | None:
@@ -240,12 +245,10 @@ def warmup_rules(plain: SamplingParams = _PLAIN) -> list[dict[str, float]]:
     :param plain: as in :func:`read_rules`.
     :raises SettingsError: a name is unknown.
     """
-    given = [name.strip() for name in os.environ.get(WARMUP_RULES, "").split(",")]
-    names = [name for name in dict.fromkeys(given) if name]
+    names = dict.fromkeys(filter(None, map(str.strip, os.environ.get(WARMUP_RULES, "").split(","))))
     for name in (each for each in names if each not in _FIELDS):
         _require_rule(name, repr(WARMUP_RULES), SettingsError)
-    examples: dict[str, Any] = {parameter.name: parameter.example for parameter in PARAMETERS}
-    examples["filter_order"] = "temperature_last"
+    examples: Any = {"filter_order": "temperature_last", **{p.name: p.example for p in PARAMETERS}}
     result = []
     for chosen in (each for size in range(len(names)) for each in combinations(names, size + 1)):
         values = {name: examples[name] for name in chosen if name in _FIELDS}

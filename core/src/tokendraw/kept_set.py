@@ -116,9 +116,6 @@ def kept_extremes(logits: Tensor, bound: Tensor, ceiling: Tensor | None = None) 
         x = torch.nn.functional.pad(x, (0, 1), value=-_INF)
         kept = torch.nn.functional.pad(kept, (0, 1), value=False)
         parts.append((x.amax(-1), torch.where(kept, x, _INF).amin(-1), torch.where(kept, -_INF, x).amax(-1)))
-    if not parts:
-        empty = torch.empty(0, dtype=torch.float32, device=logits.device)
-        return KeptExtremes(empty, empty, empty)
     return KeptExtremes(*map(torch.cat, zip(*parts, strict=True)))
 
 
@@ -152,7 +149,7 @@ def _check(logits: Tensor, threshold: Tensor, ceiling: Tensor | None) -> None:
 
 
 def _chunks(logits: Tensor) -> list[slice]:
-    """Divide rows so that a part has about :data:`_CHUNK_LOGITS` logits, and at least one row."""
+    """Divide rows into at least one part, of about :data:`_CHUNK_LOGITS` logits or of a row."""
     rows, columns = logits.shape
     step = max(1, _CHUNK_LOGITS // max(columns, 1))
-    return [slice(start, start + step) for start in range(0, rows, step)]
+    return [slice(start, start + step) for start in range(0, max(rows, 1), step)]

@@ -2,7 +2,7 @@
 
 import torch
 
-from goodness_of_fit import POISON, gaussians
+from special_rows import POISON, gaussians
 from tokendraw.probabilities import relative
 from tokendraw_flashinfer import softmax
 

@@ -81,7 +81,7 @@ vllm.v1.outputs:LogprobsTensors (logprob_token_ids logprobs selected_token_ranks
 cu_num_generated_tokens_tensor)
 {ADMISSION}
 vllm.v1.engine.input_processor:InputProcessor._validate_params (self params)
-vllm.v1.engine.input_processor:InputProcessor [vllm_config]
+vllm.v1.engine.input_processor:InputProcessor [vllm_config speculative_config]
 """
 """By part: places in modules, what the names of their parameters begin with, or attributes of instances."""
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from tokendraw.engines import choose_once, format_error
+from tokendraw.engines import choose_once, format_error, rank_error
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -97,9 +97,9 @@ def chosen_names(names: Names | str | None) -> Names | None:
 
 
 def raise_if_several(error: Exception) -> None:
-    """Raise an error if several ranks draw the same tokens: the rest would go on without the failure."""
+    """Raise an error, with its rank, if several draw the same tokens: the rest would go on without the failure."""
     if _groups():
-        raise error
+        raise rank_error(error)
 
 
 @contextlib.contextmanager

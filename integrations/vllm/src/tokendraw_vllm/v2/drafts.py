@@ -152,16 +152,14 @@ class _Call(NamedTuple):
 
 def _wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def gumbel_sample(*given: Any, **named: Any) -> Tensor:
+    def gumbel_sample(*given: Any, **named: Any) -> Any:
         try:
             call = _Call(*given, **named)
         except TypeError:  # a newer version of vLLM asks for more
-            call = None
-        drafter = None if call is None else _drafters.get(call.logits.device)
-        drafts = None if call is None or drafter is None else drafter.draw(call)
-        if drafts is None:
-            drafts = original(*given, **named)
-        return drafts
+            return original(*given, **named)
+        drafter = _drafters.get(call.logits.device)
+        drafts = None if drafter is None else drafter.draw(call)
+        return original(*given, **named) if drafts is None else drafts
 
     setattr(gumbel_sample, _ATTRIBUTE, True)
     return gumbel_sample

@@ -22,7 +22,7 @@ from tokendraw_vllm import _parts
 from tokendraw_vllm._engine import is_whole
 from tokendraw_vllm._parts import Names
 
-_NEED = ProcessNeed(sync_free=True)
+NEED = ProcessNeed(sync_free=True)
 _STATE_BYTES = 256
 """Bytes of a request's small parameters, about."""
 ALL_LISTS = SamplingParams(
@@ -74,19 +74,14 @@ def load_processor(
     """Load tokendraw's processor of logits and compile its kernels: a provider of ``process_logits``.
 
     :param sampler: name of the plugin that draws: a reference in plain PyTorch edits beside no other on a GPU.
-    :param names: what the first of several ranks chose for all, by :func:`choose_processor`; None: chosen here.
+    :param names: what the first of several ranks chose for all; None: the best is chosen here.
     :raises _parts.LeftAlone: vLLM edits.
     """
-    processor = tokendraw.load("process_logits", _parts.chosen_names(names), device=device, need=_NEED)
+    processor = tokendraw.load("process_logits", _parts.chosen_names(names), device=device, need=NEED)
     if processor.name == "native" != sampler and device.type != "cpu":
         raise _parts.LeftAlone(f"'native' is the best processor for {device}, and no quicker than vLLM's own")
     _warm_up(processor, vocab_size, max_drafts, device)
     return processor
-
-
-def choose_processor(device: torch.device) -> Names:
-    """Choose for several ranks: the names of the best loadable processor."""
-    return tokendraw.load("process_logits", device=device, need=_NEED).choices
 
 
 def _warm_up(processor: Any, vocab_size: int, max_drafts: int, device: torch.device) -> None:

@@ -14,13 +14,14 @@ from typing import Any, Self
 
 import torch
 
+import tokendraw
 from tokendraw import Need, Sampler
 from tokendraw.plugin import GumbelDtype, LogprobsMode
 from tokendraw_vllm import _parts
 from tokendraw_vllm._engine import SEAMS, DraftSetup, is_whole, verification_obstacle
 from tokendraw_vllm._parts import LeftAlone, Names, choose_for_all, names_or_reason
 from tokendraw_vllm._replacement import Replacement, choose, load
-from tokendraw_vllm.v2.edits import choose_processor, load_processor
+from tokendraw_vllm.v2.edits import NEED, load_processor
 from tokendraw_vllm.v2.logprobs import are_processed, choose_scorer, load_scorer, max_best_of
 from tokendraw_vllm.v2.metadata import example_batches
 
@@ -92,7 +93,7 @@ class Setup:
         parts: dict[str, Callable[[], Names]] = {
             _parts.SAMPLER: lambda: choose(self.device, self._need(), verifies=verifies),
             _parts.SCORING: lambda: choose_scorer(self.device, self._score_need()),
-            _parts.EDITING: lambda: choose_processor(self.device),
+            _parts.EDITING: lambda: tokendraw.load("process_logits", device=self.device, need=NEED).choices,
         }
         return {part: names_or_reason(parts[part]) for part in parts if part in self.parts}
 

@@ -1,8 +1,9 @@
 """The rules that requests ask tokendraw for, ``extra_args["tokendraw"]``, beyond vLLM's parameters.
 
 They are filters from moments and fields of tokendraw's own. ``InputProcessor._validate_params`` runs in the process
-that takes requests: a ValueError there, for bad rules, is the answer to the request, and the engine goes on. The V2
-runner has a column [slots] on the device for each rule, made when a request first asks for it.
+that takes requests: a ValueError there, for bad rules, is the answer to the request, and the engine goes on. It refuses
+``min_p`` and ``logit_bias`` beside drafts, which V1 verifies without them; tokendraw serves both. The V2 runner has a
+column [slots] on the device for each rule, made when a request first asks for it.
 
 vLLM divides edited logits and drops tokens by min-p before a draw. Filters of the order ``temperature_last`` come
 before both, and those of ``joint`` count what min-p drops. So a copy of vLLM's sampler edits the logits of such a step,
@@ -16,7 +17,8 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +28,7 @@ from tokendraw import InvalidParameterError, SamplingParams
 from tokendraw.engines import RULE_FIELDS, read_rules, rule_off, rule_values
 from tokendraw_vllm import _parts
 from tokendraw_vllm._engine import is_whole, misfits, verification_obstacle
-from tokendraw_vllm._parts import SAMPLER
+from tokendraw_vllm._parts import SAMPLER, VERIFICATION
 
 KEY = "tokendraw"
 SOURCE = f"extra_args[{KEY!r}]"
@@ -34,7 +36,7 @@ _ATTRIBUTE = "_tokendraw"
 
 
 def install() -> None:
-    """Have vLLM's input processor of this process refuse bad rules."""
+    """Have vLLM's input processor of this process refuse bad rules, and admit what is served beside drafts."""
     from vllm.v1.engine.input_processor import InputProcessor
 
     original = InputProcessor._validate_params
@@ -60,33 +62,38 @@ def rules_of(sampling_params: Any) -> SamplingParams:
 def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _validate_params(self: Any, params: Any, *arguments: Any, **keywords: Any) -> Any:
-        result = original(self, params, *arguments, **keywords)
+        processor = self
+        if self.speculative_config is not None and not getattr(params, "trace_decode_token_ids", None):
+            for name in ("min_p", "logit_bias"):
+                if getattr(params, name, None):
+                    _check_engine(self.vllm_config, f"{name!r} beside drafts")
+                    processor = copy.copy(self)
+                    processor.speculative_config = None  # read for these two, and for replays of traces
+        result = original(processor, params, *arguments, **keywords)
         if (getattr(params, "extra_args", None) or {}).get(KEY) is not None:
             rules_of(params)
-            _check_engine(self.vllm_config)
+            _check_engine(self.vllm_config, SOURCE)
         return result
 
     setattr(_validate_params, _ATTRIBUTE, True)
     return _validate_params
 
 
-def _check_engine(config: Any) -> None:
-    """Refuse rules where vLLM draws or verifies the tokens of every request."""
+def _check_engine(config: Any, asked: str) -> None:
+    """Refuse what a request asks for where vLLM draws or verifies the tokens of every request."""
+    part, obstacle = SAMPLER, verification_obstacle(config)
+    if getattr(config, "speculative_config", None) is not None:
+        part = VERIFICATION
     if not getattr(config, "use_v2_model_runner", True):
-        raise InvalidParameterError(
-            f"{SOURCE} needs vLLM's V2 runner, whose sampler knows requests, found V1. Set VLLM_USE_V2_MODEL_RUNNER=1."
-        )
-    if not is_whole(SAMPLER):
-        raise InvalidParameterError(
-            f"{SOURCE} needs a V2 sampler that tokendraw replaces, found one that is left alone: "
-            f"{misfits()[SAMPLER]}. Leave it out."
-        )
-    obstacle = verification_obstacle(config)
-    if obstacle is not None:
-        raise InvalidParameterError(
-            f"{SOURCE} needs drafts that tokendraw verifies, found {obstacle}, by which vLLM verifies. Leave out "
-            "one of them."
-        )
+        needed = "vLLM's V2 runner, whose sampler knows requests, found V1. Set VLLM_USE_V2_MODEL_RUNNER=1."
+    elif not is_whole(part):
+        reason = misfits().get(part) or misfits()[SAMPLER]
+        needed = f"a {part} that tokendraw replaces, found one that is left alone: {reason}. Leave it out."
+    elif obstacle is not None:
+        needed = f"drafts that tokendraw verifies, found {obstacle}, by which vLLM verifies. Leave out one of them."
+    else:
+        return
+    raise InvalidParameterError(f"{asked} needs {needed}")
 
 
 _PLAIN = SamplingParams()
@@ -191,13 +198,6 @@ def _names(requests: Sequence[SamplingParams]) -> list[str]:
     return sorted(fields - {"filters"} | filters)
 
 
-class _Column(NamedTuple):
-    """A column [slots] as vLLM's methods read it."""
-
-    np: np.ndarray
-    gpu: Tensor
-
-
 class Orders:
     """The parameters that either side applies to edited logits, by request."""
 
@@ -208,7 +208,8 @@ class Orders:
         zeros = torch.zeros(states.max_num_reqs, dtype=torch.float32, device=device)
         self.columns: Mapping[str, Tensor] = {"temperature": zeros, "min_p": zeros.clone()}
         """What tokendraw applies: 1 or, to greedy requests, 0, and no min-p, where vLLM applies the request's own."""
-        self._of_vllm: dict[str, _Column] = {}
+        self._of_vllm: dict[str, SimpleNamespace] = {}
+        """Columns as vLLM's methods read them."""
 
     def add_request(self, slot: int, *, has_order: bool) -> None:
         """Note whether a request has a filter order other than vLLM's."""
@@ -232,9 +233,9 @@ class Orders:
         for name, neutral in self.columns.items():
             host, column = getattr(self._states, name).np, columns[name]
             neutral_host = host != 0.0 if name == "temperature" else 0.0
-            self._of_vllm[name] = _Column(
-                np.where(self._has_order, neutral_host, host).astype(host.dtype),
-                torch.where(has_order, neutral, column),
+            self._of_vllm[name] = SimpleNamespace(
+                np=np.where(self._has_order, neutral_host, host).astype(host.dtype),
+                gpu=torch.where(has_order, neutral, column),
             )
             torch.where(has_order, column, neutral, out=neutral)
 

@@ -38,14 +38,6 @@ class Drawn(NamedTuple):
     """[rows, V] float32: the logits, divided and filtered; None where vLLM does not read them."""
 
 
-class Verified(NamedTuple):
-    """A verification in the place of vLLM's."""
-
-    output: VerifyOutput
-    processed: Tensor | None
-    """[L, V] float32, as in :class:`Drawn`."""
-
-
 class Slots:
     """The parameters of all requests of a sampler of vLLM, and the draws in its place."""
 
@@ -183,11 +175,12 @@ class Slots:
             edited.put(drawn.processed, own.processed)
         return drawn
 
-    def verify(self, verifier: Any, given: Sequence[Any]) -> Verified | None:
+    def verify(self, verifier: Any, given: Sequence[Any]) -> tuple[VerifyOutput, Tensor | None] | None:
         """Verify the drafts of a batch in the place of ``_verify``; None after a failed edit, or if vLLM verifies.
 
         :param verifier: vLLM's ``RejectionSampler``.
         :param given: all arguments of ``_verify``.
+        :returns: the verification, and the processed logits as in :class:`Drawn`.
         """
         logits, draft_logits, requests, judged = given[0], given[1], given[6], given[10]
         if self._edits.catch_up(self._batches.of(requests).edited):
@@ -228,7 +221,7 @@ class Slots:
                 return None
             logits = floats
         output = replacement.sampler.verify(logits, drafts(verifies=True), metadata, mode=mode)
-        return Verified(output, self._processed(logits, output, rows.slot_of_row, requests, raw=True))
+        return output, self._processed(logits, output, rows.slot_of_row, requests, raw=True)
 
     def _draw(
         self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor, *, raw: bool

@@ -1,4 +1,4 @@
-"""Statistical checks of drawn tokens. Every one gives a p-value, to be compared with ``FALSE_ALARM``.
+"""The false-alarm rate of statistics of drawn tokens, and rows for tests.
 
 The draws of the suite are seeded, so a check that passes once passes always. ``FALSE_ALARM`` is the probability that a
 correct sampler with other random numbers (another generator of torch, another seed in the test) is called wrong.
@@ -6,7 +6,6 @@ correct sampler with other random numbers (another generator of torch, another s
 
 import numpy as np
 import torch
-from scipy import stats
 
 from tokendraw_native import sampler, verify
 from tokendraw_native.noise import Noise
@@ -14,33 +13,6 @@ from tokendraw_testing.cases.drafts import SAMPLE as SAMPLE
 from tokendraw_testing.logits_families import gaussian
 
 FALSE_ALARM = 1e-7
-
-
-def chi_square(tokens: np.ndarray, probabilities: np.ndarray) -> float:
-    """Return the p-value of ``tokens`` as draws from ``probabilities``, with cells below five expected draws pooled.
-
-    A drawn token of probability 0 gives 0.
-    """
-    counts = np.bincount(tokens, minlength=len(probabilities))
-    if (counts[probabilities == 0] > 0).any():
-        return 0.0
-    expected = len(tokens) * probabilities / probabilities.sum()
-    small = expected < 5
-    counts = np.append(counts[~small], counts[small].sum())
-    expected = np.append(expected[~small], expected[small].sum())
-    return float(stats.chisquare(counts[expected > 0], expected[expected > 0]).pvalue)
-
-
-def filtered_probabilities(logits, temperature=1.0, top_k=None, top_p=1.0, min_p=0.0):
-    """Return the probabilities of a filtered row [V] by the definition: min-p, top-k, then top-p of the rest."""
-    probabilities = (logits.cpu().double() / temperature).softmax(0)
-    probabilities[probabilities < min_p * probabilities.max()] = 0.0
-    order = probabilities.argsort(descending=True)
-    chosen = probabilities[order][:top_k] / probabilities[order][:top_k].sum()
-    chosen = chosen[: int((chosen.cumsum(0) < top_p).sum()) + 1]
-    row = torch.zeros_like(probabilities)
-    row[order[: len(chosen)]] = chosen / chosen.sum()
-    return row.numpy()
 
 
 # Special rows, and requests of every kind.
