@@ -494,12 +494,7 @@ def _calls(
     if view.operation == "sample":
         mode = mode if rng.random() < 0.3 else None
         params = [replace(each, logprobs=0) for each in params] if mode else params
-    metadata = SamplingMetadata.from_params(
-        params[::step],
-        device=device,
-        positions=list(range(rows)),
-        row_index=[i // step for i in range(rows)] if step > 1 else None,
-    )
+    metadata = SamplingMetadata.from_params(params, device=device, positions=range(rows))
     seed = int(rng.integers(2**62))
     ids = torch.randint(size, (rows // step,), device=device)
     mode_and_kind = view.ways[int(rng.integers(len(view.ways)))] if step > 1 else ("", "")
@@ -509,15 +504,15 @@ def _calls(
     def call(view: Any) -> _Found:
         torch.manual_seed(seed)
         if view.operation == "sample":
-            out = view.call(logits, metadata, mode=mode)
+            out = view.call("sample", logits, metadata, logprobs_mode=mode)
             return _Found(out.token_ids, out.threshold, out.ceiling, out.log_kept_mass)
         if view.operation == "score":
-            out = view.make(view.new_call("score", logits, ids, metadata), view.need(mode))
+            out = view.call("score", logits, ids, metadata, logprobs_mode=mode)
             logprob = out.logprobs.logprobs[:, 0]
             return _Found(ids, out.threshold, out.ceiling, out.log_kept_mass, logprob)
         shape = torch.full((len(ids), size), 1 / size, device=device, dtype=torch.float32)
-        drafts = view.drafts(ids.unsqueeze(1).tolist(), size, mode_and_kind[1], shape)
-        out = view.verify(logits, drafts, metadata, mode_and_kind[0])
+        first = range(0, rows, step)
+        out = view.verify_ids(logits, ids.unsqueeze(1).tolist(), mode_and_kind, shape, params[::step], first)
         return _Found(out.token_ids[:, :step].reshape(-1), out.threshold, out.ceiling)
 
     return [call(view.with_need(threshold=True)), call(view)] if c.threshold else [call(view)]

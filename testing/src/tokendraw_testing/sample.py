@@ -398,7 +398,7 @@ def _require_given_padding(subject: SampleSubject, trial: Trial) -> None:
     for dtype in (torch.int64, torch.int32):
         ids = torch.tensor(inside, dtype=dtype, device=subject.device).repeat_interleave(2, 1)[:, ::2]
         metadata = SamplingMetadata(logprob_token_ids=ids, facts=BatchFacts(max_logprobs=0))
-        drawn = subject.call(logits, metadata, mode=subject.capabilities.logprobs_modes[0])
+        drawn = subject.call("sample", logits, metadata, logprobs_mode=subject.capabilities.logprobs_modes[0])
         assert drawn.logprobs is not None
         rows = LogprobRows(drawn.logprobs, drawn.log_kept_mass)
         needed = [[inside[0][0], pad, pad], [pad, size - 1, pad]]
@@ -486,7 +486,7 @@ def ready_tensors(subject: SampleSubject, trial: Trial) -> str:
         for batch, columns, _ in steps:
             for name, column in columns.items():
                 tensors[name].copy_(column)
-            drawn = subject.call(cases.stack_logits(batch, subject.device), metadata)
+            drawn = subject.call("sample", cases.stack_logits(batch, subject.device), metadata)
             require_draws(subject, trial, batch, drawn, subject.gumbel_dtype)
             num_rows += len(batch)
     return f"{num_rows} rows of {len(values)} values, changed in place"

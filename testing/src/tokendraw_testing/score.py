@@ -38,7 +38,7 @@ def scores_of_draws(subject: ScoreSubject, trial: Trial) -> str:
         batch = [request.asking(i % 3) for i, request in enumerate(requests)]
         for part in cases.parts_of_equal_scalars(subject, batch):
             params, logits = [request.params for request in part], cases.stack_logits(part, subject.device)
-            drawn = sampler.sample(logits, params, [0] * len(part), mode=mode)
+            drawn = sampler.sample(logits, params, [0] * len(part), logprobs_mode=mode)
             scored = subject.score(logits, drawn.token_ids.tolist(), params, mode)
             assert drawn.logprobs is not None
             pairs: dict[str, tuple[Any, Any]] = {"log_kept_mass": (scored.log_kept_mass, drawn.log_kept_mass)}

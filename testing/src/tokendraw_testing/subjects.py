@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -71,6 +71,10 @@ class RowSubject(OperationSubject):
         mode, dtype = logprobs_mode or usual.logprobs_mode, gumbel_dtype or usual.gumbel_dtype
         return replace(usual, logprobs_mode=mode, gumbel_dtype=dtype)
 
+    def call(self, method: str, *arguments: Any, **need: Any) -> Any:
+        """Make one call with ready arguments, and check the form of the output; ``need`` as :meth:`need` takes it."""
+        return self.make(self.new_call(method, *arguments), self.need(**need))
+
     def with_need(self, **fields: Any) -> Self:
         """Copy the view for calls of a need with these fields; the copy notes places beside the view's own."""
         view = copy.copy(self)
@@ -110,39 +114,23 @@ class SampleSubject(RowSubject):
         positions: Any = None,
         *,
         row_index: Any = None,
-        mode: LogprobsMode | None = None,
-        gumbel_dtype: GumbelDtype | None = None,
+        **need: Any,
     ) -> SamplerOutput:
         """Make one call on the subject's device and check the form of the output.
 
         :param logits: [B, V], an array or a tensor anywhere.
         :param params: one for every row, or one for all.
         :param positions: [B]; None: 0, 1, 2 ... where a row has a seed.
+        :param need: as :meth:`need` takes it.
         """
         logits = torch.as_tensor(logits).to(self.device)
-        if isinstance(params, SamplingParams):
-            if params.seed is None and positions is None and row_index is None and len(logits):
-                metadata = equal_rows(params, len(logits), self.device)
-                return self.call(logits, metadata, mode=mode, gumbel_dtype=gumbel_dtype)
-            params = [params] * len(logits)
+        params = [params] * len(logits) if isinstance(params, SamplingParams) else params
         if positions is None and any(p.seed is not None for p in params):
             positions = torch.arange(len(logits))
         metadata = SamplingMetadata.from_params(
             params, device=self.device, positions=positions, row_index=row_index
         )
-        return self.call(logits, metadata, mode=mode, gumbel_dtype=gumbel_dtype)
-
-    def call(
-        self,
-        logits: torch.Tensor,
-        metadata: SamplingMetadata,
-        *,
-        mode: LogprobsMode | None = None,
-        gumbel_dtype: GumbelDtype | None = None,
-    ) -> SamplerOutput:
-        """Make one call with ready arguments and check the output as in :meth:`sample`."""
-        call = self.new_call("sample", logits, metadata)
-        output: SamplerOutput = self.make(call, self.need(mode, gumbel_dtype))
+        output: SamplerOutput = self.call("sample", logits, metadata, **need)
         return output
 
     def tokens(self, *args: Any, **kwargs: Any) -> Array:
@@ -171,8 +159,7 @@ class ScoreSubject(RowSubject):
         ids = torch.tensor(token_ids, dtype=torch.int64, device=self.device)
         positions = range(len(logits)) if positions is None else positions
         metadata = SamplingMetadata.from_params(params, device=self.device, positions=positions)
-        call = self.new_call("score", logits.to(self.device), ids, metadata)
-        output: ScoreOutput = self.make(call, self.need(mode))
+        output: ScoreOutput = self.call("score", logits.to(self.device), ids, metadata, logprobs_mode=mode)
         return output
 
 
@@ -204,32 +191,50 @@ class VerifySubject(RowSubject):
         """Put rows of drafts on the device: logits in the dtype, probabilities in float32."""
         return self.upload(rows, dtype if kind == "logits" else "float32")
 
-    def drafts(
-        self, ids: Sequence[Sequence[int]], size: int, kind: DraftKind, rows: torch.Tensor | None = None
-    ) -> Drafts:
-        """Lay out the drafts of each request on the device; ``rows`` are [L - B, V], by kind."""
-        flat = [token for tokens in ids for token in tokens]
-        return Drafts.from_counts(
+    def arguments(
+        self,
+        target: torch.Tensor,
+        ids: Sequence[Sequence[int]],
+        kind: DraftKind,
+        rows: torch.Tensor | None,
+        params: Sequence[SamplingParams],
+        first: Sequence[int],
+    ) -> tuple[torch.Tensor, Drafts, SamplingMetadata]:
+        """Lay out the arguments of a verification on the device, of requests with drafts ``ids`` and first positions.
+
+        :param rows: [L - B, V], by kind.
+        """
+        flat, size = [token for tokens in ids for token in tokens], target.shape[1]
+        drafts = Drafts.from_counts(
             torch.tensor(flat, dtype=torch.int64, device=self.device),
             [len(tokens) for tokens in ids],
             draft_probs=rows if kind == "probs" else None,
             draft_logits=rows if kind == "logits" else None,
             any_placeholder=not all(0 <= token < size for token in flat),
         )
+        offsets, num_rows = drafts.cu_num_logits, len(flat) + len(ids)
+        start = torch.tensor(first, dtype=torch.int64, device=self.device)
+        metadata = SamplingMetadata.from_params(
+            params,
+            device=self.device,
+            positions=speculative.row_positions(offsets, start, num_rows),
+            row_index=speculative.row_index(offsets, num_rows),
+        )
+        return target, drafts, metadata
 
     def verify_ids(
         self,
         target: torch.Tensor,
         ids: Sequence[Sequence[int]],
         way: tuple[VerifyMode, DraftKind],
-        rows: torch.Tensor,
+        rows: torch.Tensor | None,
         params: Sequence[SamplingParams] | None = None,
         first: Sequence[int] | None = None,
+        **need: Any,
     ) -> VerifyOutput:
         """Verify the drafts ``ids`` of each request, by default of plain requests at position 0."""
-        drafts = self.drafts(ids, target.shape[1], way[1], rows)
         params, first = params or [SamplingParams()] * len(ids), first or [0] * len(ids)
-        return self.verify(target, drafts, row_metadata(drafts, params, first), way[0])
+        return self.verify(*self.arguments(target, ids, way[1], rows, params, first), way[0], **need)
 
     def verify(
         self,
@@ -237,24 +242,13 @@ class VerifySubject(RowSubject):
         drafts: Drafts,
         metadata: SamplingMetadata,
         mode: VerifyMode,
-        *,
-        logprobs_mode: LogprobsMode | None = None,
-        gumbel_dtype: GumbelDtype | None = None,
+        **need: Any,
     ) -> VerifyOutput:
         """Make one verification on the subject's device and check the form of the output."""
-        call = self.new_call("verify", target_logits, drafts, metadata, mode=mode)
-        need = self.need(logprobs_mode, gumbel_dtype)
-        unsupported = find_unsupported(call, self.capabilities, operation=self.operation, need=need)
+        call, asked = self.new_call("verify", target_logits, drafts, metadata, mode=mode), self.need(**need)
+        unsupported = find_unsupported(call, self.capabilities, operation=self.operation, need=asked)
         assert unsupported is None, f"the kit asked for what is not advertised: {unsupported}"
-        output: VerifyOutput = self.make(call, need)
-        return output
-
-    def draft(
-        self, logits: torch.Tensor, metadata: SamplingMetadata, *, gumbel_dtype: GumbelDtype | None = None
-    ) -> SamplerOutput:
-        """Draw one draft a row with the verifier, and check the output as in :meth:`SampleSubject.sample`."""
-        call = self.new_call("draft", logits, metadata)
-        output: SamplerOutput = self.make(call, self.need(None, gumbel_dtype))
+        output: VerifyOutput = self.make(call, asked)
         return output
 
     def call_names(self) -> tuple[str, ...]:
@@ -272,43 +266,10 @@ def crossed_orders(capabilities: Capabilities) -> tuple[FilterOrder, ...]:
     return orders or capabilities.filter_orders or ("top_k_first",)
 
 
-def equal_rows(
-    params: SamplingParams,
-    rows: int,
-    device: torch.device,
-    seeds: Sequence[int] | None = None,
-    positions: Sequence[int] | None = None,
-) -> SamplingMetadata:
-    """Make the metadata of ``rows`` equal requests; only one is checked and laid out.
-
-    :param seeds: one a row, in [0, 2**64), each with its position; None: no row has one.
-    """
-    row = SamplingMetadata.from_params([params], device=device)
-    columns: dict[str, Any] = {
-        field.name: column.repeat(rows)
-        for field in fields(row)
-        if isinstance(column := getattr(row, field.name), torch.Tensor)
-    }
-    if row.filters is not None:
-        columns["filters"] = {name: column.repeat(rows) for name, column in row.filters.items()}
-    if seeds is not None:
-        columns["seed"] = torch.from_numpy(np.array(seeds, np.uint64).view(np.int64)).to(device)
-        columns["positions"] = torch.tensor(positions, dtype=torch.int64, device=device)
-        columns["facts"] = replace(row.facts, any_seeded=True, all_seeded=True)
-    return replace(row, **columns)
-
-
-def row_metadata(drafts: Drafts, params: Sequence[SamplingParams], first: Sequence[int]) -> SamplingMetadata:
-    """Build the parameters of a verification's rows from the requests and their first positions."""
-    rows = drafts.num_rows
-    assert rows is not None
-    start = torch.tensor(first, dtype=torch.int64, device=drafts.device)
-    return SamplingMetadata.from_params(
-        params,
-        device=drafts.device,
-        positions=speculative.row_positions(drafts.cu_num_logits, start, rows),
-        row_index=speculative.row_index(drafts.cu_num_logits, rows),
-    )
+def with_seeds(metadata: SamplingMetadata, seeds: Sequence[int]) -> SamplingMetadata:
+    """Put seeds in [0, 2**64) in place of those of the requests: to check each of thousands takes seconds."""
+    column = torch.from_numpy(np.array(seeds, np.uint64).view(np.int64))
+    return replace(metadata, seed=column.to(metadata.device))
 
 
 def row_refusal(need: Mapping[str, Any] = MappingProxyType({}), **params: Any) -> Refusal:
@@ -340,14 +301,15 @@ def draft_refusal(
     """
 
     def call(subject: VerifySubject) -> Call:
-        capabilities, device = subject.capabilities, subject.device
+        c, device = subject.capabilities, subject.device
         ids = [[-1 if placeholder else 0], [0] * (not ragged)]
-        num_drafts = sum(map(len, ids))
-        uniform_rows = torch.full((num_drafts, 4), 0.25, device=device)
-        drafts = subject.drafts(ids, 4, kind or (*capabilities.draft_kinds, "chosen")[0], uniform_rows)
-        metadata = row_metadata(drafts, [params or SamplingParams()] * len(ids), [0] * len(ids))
-        verify_mode = mode or (*capabilities.verify_modes, "rejection")[0]
-        target_logits = torch.zeros(num_drafts + len(ids), 4, device=device)
-        return subject.new_call("verify", target_logits, drafts, metadata, mode=verify_mode)
+        rows = torch.full((sum(map(len, ids)), 4), 0.25, device=device)
+        target, asked = torch.zeros(len(rows) + 2, 4, device=device), [params or SamplingParams()] * 2
+        draft_kind, verify_mode = (
+            kind or (*c.draft_kinds, "chosen")[0],
+            mode or (*c.verify_modes, "rejection")[0],
+        )
+        arguments = subject.arguments(target, ids, draft_kind, rows, asked, [0, 0])
+        return subject.new_call("verify", *arguments, mode=verify_mode)
 
     return Refusal(call=call)

@@ -25,7 +25,7 @@ from tokendraw_testing import cases, reference, reference_walk
 from tokendraw_testing.cases import Case, CrossedRequest, CrossedRow, Factors, Fields, Site
 from tokendraw_testing.cases.telling import POSITION, VOCAB_SIZE, placed_requests, telling_draft, telling_rows
 from tokendraw_testing.reference import Array
-from tokendraw_testing.subjects import VerifySubject, row_metadata
+from tokendraw_testing.subjects import VerifySubject
 
 OUTSIDE_ID: Final = 2**31 - 1
 """An id outside every vocabulary."""
@@ -466,8 +466,8 @@ class CrossedCall:
                 (form.draft_dtype, [row for request in batch for row in request.draft]),
             )
         )
-        flat = subject.drafts(ids, form.site.size, form.kind, draft)
-        metadata = row_metadata(flat, [r.params for r in batch], [r.first for r in batch])
+        params, first = [r.params for r in batch], [r.first for r in batch]
+        _, flat, metadata = subject.arguments(target, ids, form.kind, draft, params, first)
         if self.layout == LAYOUTS[0]:
             return target, flat, metadata
         has_more = self.layout == LAYOUTS[2]

@@ -61,7 +61,7 @@ def require_drafts(
     :param dtype: precision of the noise.
     """
     dtype, metadata = dtype or subject.gumbel_dtype, request_metadata(batch, subject.device)
-    output = subject.draft(stack_logits(batch, subject.device), metadata, gumbel_dtype=dtype)
+    output = subject.call("draft", stack_logits(batch, subject.device), metadata, gumbel_dtype=dtype)
     require_draws(subject, trial, batch, output, dtype, DRAFT)
 
 

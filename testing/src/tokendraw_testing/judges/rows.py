@@ -45,9 +45,8 @@ def judge(subject: SampleSubject | ScoreSubject, trial: Trial, call: RowCall) ->
         else:
             slots = None if call.order is None or len(part) < len(call.requests) else list(call.order)
             ordered = params if slots is None else [params[i] for i in np.argsort(slots)]
-            output = view.sample(
-                logits, ordered, positions, row_index=slots, mode=call.mode, gumbel_dtype=dtype
-            )
+            need = {"logprobs_mode": call.mode, "gumbel_dtype": dtype}
+            output = view.sample(logits, ordered, positions, row_index=slots, **need)
             tokens = output.token_ids.tolist()
             num_named += require_draws(subject, trial, part, output, dtype)
         require_columns(trial, part, tokens, output, call.mode)

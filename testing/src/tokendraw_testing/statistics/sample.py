@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.random import Generator
 
-from tokendraw import SamplingParams
+from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw.philox import TILE_SIZE
 from tokendraw_testing import cases
 from tokendraw_testing.cases import CrossedRequest, CrossedRow, Site
@@ -21,7 +21,7 @@ from tokendraw_testing.kit.statistical_tests import coincidences, fit, independe
 from tokendraw_testing.kit.trial import Experiment, Trial, Verdict
 from tokendraw_testing.logits_families import FAMILIES, gaussian
 from tokendraw_testing.reference import Array
-from tokendraw_testing.subjects import SampleSubject, crossed_orders, equal_rows
+from tokendraw_testing.subjects import SampleSubject, crossed_orders, with_seeds
 
 properties = Properties("sample")
 
@@ -52,10 +52,13 @@ def draw_many(
     left = draws
     while left > 0:
         count = min(rows, left + -(-left // (_POISONED - 1)))
-        seeds, positions = cases.random_seeds(rng, count) if seeded else (None, None)
-        metadata = equal_rows(params, count, subject.device, seeds, positions)
-        tokens = subject.call(batch[:count], metadata).token_ids.cpu().numpy()
-        parts.append(tokens[is_clean[:count]])
+        if seeded:
+            (seeds, positions), some = cases.random_seeds(rng, count), [replace(params, seed=0)] * count
+            metadata = SamplingMetadata.from_params(some, device=subject.device, positions=positions)
+            output = subject.call("sample", batch[:count], with_seeds(metadata, seeds))
+        else:
+            output = subject.sample(batch[:count], params)
+        parts.append(output.token_ids.cpu().numpy()[is_clean[:count]])
         left -= len(parts[-1])
     return np.concatenate(parts)
 
@@ -349,7 +352,7 @@ def _crowd_experiment(subject: SampleSubject, site: Site, rows: int, turn: int) 
             if is_narrow and c.logprobs_modes:
                 shown = [replace(params, logprobs=1) for params in mixed[: len(few)]]
                 mode = c.logprobs_modes[turn % len(c.logprobs_modes)]
-                parts.append(subject.tokens(few, shown, mode=mode))
+                parts.append(subject.tokens(few, shown, logprobs_mode=mode))
         tokens = np.concatenate(parts)
         verdicts = [coincidences(tokens, 1 / size, f"of {size} tokens")]
         if size > 4 * TILE_SIZE:

@@ -17,7 +17,7 @@ import torch
 from numpy.random import Generator
 from scipy import stats
 
-from tokendraw import Drafts, SamplingMetadata, SamplingParams, speculative
+from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw.plugin import DraftKind, GumbelDtype, VerifyMode
 from tokendraw.tools import all_of
 from tokendraw_testing.cases.drafts import chains, rounded
@@ -27,7 +27,7 @@ from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.statistical_tests import coincidences, fit, spread, worst_of
 from tokendraw_testing.kit.trial import Trial, Verdict
 from tokendraw_testing.reference import Array
-from tokendraw_testing.subjects import VerifySubject, equal_rows
+from tokendraw_testing.subjects import VerifySubject, with_seeds
 
 properties = Properties("verify")
 
@@ -99,40 +99,31 @@ class Speculation:
         :param q: [V + 1, V] or [1, V]: what the drafts are drawn by, where the verification is told so.
         """
         seeds, first = random_seeds(rng, count)
+        params = [replace(self.params, seed=0) if self.seeded else self.params] * count
+
+        def known(metadata: SamplingMetadata) -> SamplingMetadata:
+            return with_seeds(metadata, seeds) if self.seeded else metadata
+
         target, draft = (subject.upload(_matrix(x), self.dtype) for x in (self.target, self.draft))
-        probs = torch.from_numpy(q.astype(np.float32)).to(subject.device)
-        size, ids = target.shape[1], list[torch.Tensor]()
-        before = [torch.full((count,), size, device=subject.device)]
+        ids, before = list[torch.Tensor](), [torch.full((count,), target.shape[1], device=subject.device)]
         for step in range(self.drafts):
-            metadata = self._metadata(subject, seeds, np.add(first, step))
+            positions = np.add(first, step).tolist()
+            metadata = SamplingMetadata.from_params(params, device=subject.device, positions=positions)
             rows = _rows_after(draft, before[-1])
-            x = subject.draft(rows, metadata, gumbel_dtype=self.noise).token_ids
+            x = subject.call("draft", rows, known(metadata), gumbel_dtype=self.noise).token_ids
             is_drawn = step not in self.placeholders
             ids.append(x if is_drawn else torch.full_like(x, -1))
             before.append(x if is_drawn else torch.zeros_like(x))
-        drafted = torch.stack(before[:-1], 1).flatten()
-        drafts = Drafts.from_counts(
-            torch.stack(ids, 1).flatten(),
-            [self.drafts] * count,
-            draft_probs=_rows_after(probs, drafted) if self.kind == "probs" else None,
-            draft_logits=_rows_after(draft, drafted) if self.kind == "logits" else None,
-            any_placeholder=bool(self.placeholders),
+        told = torch.from_numpy(q.astype(np.float32)).to(subject.device) if self.kind == "probs" else draft
+        target, told = (
+            _rows_after(x, torch.stack(rows, 1).flatten())
+            for x, rows in ((target, before), (told, before[:-1]))
         )
-        num_rows, offsets = count * (self.drafts + 1), drafts.cu_num_logits
-        start = torch.tensor(first, device=subject.device)
-        metadata = replace(
-            self._metadata(subject, seeds, np.array(first)),
-            positions=speculative.row_positions(offsets, start, num_rows),
-            row_index=speculative.row_index(offsets, num_rows),
-        )
-        logits = _rows_after(target, torch.stack(before, 1).flatten())
-        output = subject.verify(logits, drafts, metadata, self.mode, gumbel_dtype=self.noise)
+        lists = torch.stack(ids, 1).tolist()
+        *laid_out, metadata = subject.arguments(target, lists, self.kind, told, params, first)
+        output = subject.verify(*laid_out, known(metadata), self.mode, gumbel_dtype=self.noise)
         last = output.token_ids.gather(1, output.num_accepted.long().unsqueeze(1)).squeeze(1)
         return [column.cpu().numpy() for column in (ids[0], output.num_accepted, last)]
-
-    def _metadata(self, subject: VerifySubject, seeds: list[int], positions: Array) -> SamplingMetadata:
-        given = seeds if self.seeded else None
-        return equal_rows(self.params, len(positions), subject.device, given, positions.tolist())
 
 
 def _matrix(logits: Array) -> Array:
@@ -386,7 +377,7 @@ def _coinciding_tokens(
     for _ in range(2):
         positions = rng.integers(0, 2**40, count).tolist()
         metadata = SamplingMetadata.from_params(requests, device=subject.device, positions=positions)
-        tokens.append(subject.draft(x.expand(count, -1), metadata).token_ids.cpu().numpy())
+        tokens.append(subject.call("draft", x.expand(count, -1), metadata).token_ids.cpu().numpy())
     kind = subject.capabilities.draft_kinds[-1]
     draft_row = _draft_of_token_0(subject, size, dtype, kind)
     # One draft each, which the target cannot emit; and none: what is emitted then is a bonus token in any mode.
