@@ -295,10 +295,7 @@ def _record(name: str) -> filters.InstalledFilter:
 def _samplers(
     rule: filters.Filter, sampler: str | None, device: torch.device, **options: Any
 ) -> dict[str, Subject]:
-    """Find the samplers with the moments of a filter, native first.
-
-    :raises TokendrawError: there is none, or not the named one.
-    """
+    """Find the samplers with the moments of a filter, native first."""
     here = tokendraw.discover(host=detect_host(str(device)))
     names = sorted({c.name for c in here if c.state is State.AVAILABLE}, key=lambda n: (n != "native", n))
     subjects = {n: Subject.installed(n, device=device, operation="sample", **options) for n in names}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,24 +11,23 @@ import torch
 from numpy.random import Generator
 from torch import Tensor
 
-from tokendraw import Drafts, RequestSlots
+from tokendraw import Drafts, SamplingParams
 from tokendraw.plugin import EDITS, Call, Edit, EditFacts
 from tokendraw_testing import exact
 from tokendraw_testing.cases.edits import (
     PENALTIES,
     EditRequest,
     Engine,
-    limited,
     pack_bitmask,
     random_allowed,
     random_request,
 )
-from tokendraw_testing.judges.edits import require_edits
 from tokendraw_testing.kit.device import capture
 from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
 from tokendraw_testing.kit.subject import OperationSubject, require_unadvertised
 from tokendraw_testing.kit.trial import Trial, bits
 from tokendraw_testing.reference import Array
+from tokendraw_testing.reference_edits import edit as reference_edit
 
 properties = Properties("process_logits")
 
@@ -140,6 +139,60 @@ class _EditBatch(exact.Batch):
             require_edits(trial, where, before[row], result[row], request, output, mask)
 
 
+_BITS: Final = {2: torch.int16, 4: torch.int32}
+_DIGITS: Final = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
+_LEAST: Final = {torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}
+_ULPS: Final = 4
+"""Most that rounding costs: half an ulp each for the bias, the repetition penalty, the product of the frequency
+penalty, the cost of DRY and the three subtractions, and that of the bias once more, as a repetition penalty may double
+it in ulp."""
+
+
+def require_edits(
+    trial: Trial,
+    where: str,
+    before: Tensor,
+    result: Tensor,
+    request: EditRequest,
+    output: list[int],
+    mask: Array | None,
+) -> None:
+    """Judge a row by the formulas: float32 bit for bit, and float64 within a few units in the last place."""
+    dtype, view = result.dtype, _BITS[result.element_size()]
+    single = reference_edit(before.to(torch.float32).numpy(), request.params, request.prompt, output, mask)
+    double = reference_edit(before.to(torch.float64).numpy(), request.params, request.prompt, output, mask)
+    expected = torch.from_numpy(single.values).to(dtype)
+    is_unedited, result64 = torch.from_numpy(~single.edited), result.to(torch.float64).numpy()
+    is_unequal = torch.where(is_unedited, before.view(view), expected.view(view)) != result.view(view)
+    is_unequal &= is_unedited | ~(expected.isnan() & result.isnan())
+    with np.errstate(invalid="ignore"):
+        is_far = np.abs(result64 - double.values) > _ULPS * _ulp(double.scale, dtype)
+        is_far &= np.isfinite(double.values) & np.isfinite(result64)
+    for (token,) in np.argwhere(is_unequal.numpy() | (is_far & single.edited))[:1].tolist():
+        needed = float((before if is_unedited[token] else expected)[token])
+        reason = "no edit" if is_unedited[token] else f"float64: {float(double.values[token]):.9g}"
+        request_text = _edits_text(request.params) or "nothing"
+        trial.require(
+            False,
+            f"{where}, id {token}: needs {needed:.9g} ({reason}), found {float(result[token]):.9g}, where a request "
+            f"asks for {request_text}, its prompt is {request.prompt}, its output {output}, its bitmask "
+            f"{'none' if mask is None else 'allows it' if mask[token] else 'forbids it'}",
+        )
+
+
+def _edits_text(params: SamplingParams) -> str:
+    defaults = SamplingParams()
+    values = {part.name: getattr(params, part.name) for part in fields(params)}
+    return ", ".join(f"{name}={value}" for name, value in values.items() if value != getattr(defaults, name))
+
+
+def _ulp(scale: Array, dtype: torch.dtype) -> Array:
+    """Compute the distance of neighbours in a dtype, at numbers as large as ``scale``."""
+    magnitude = np.where(np.isfinite(scale), scale, 1.0)
+    exponent = np.frexp(magnitude)[1] - 1
+    return np.asarray(np.exp2(np.maximum(exponent - _DIGITS[dtype], _LEAST[dtype]).astype(np.float64)))
+
+
 _SPECIAL_VALUES: Final = (float("-inf"), float("inf"), float("nan"), 0.0, -0.0)
 
 
@@ -156,15 +209,29 @@ def _logits(rng: Generator, engine: Engine, rows: int, dtype: torch.dtype) -> Te
     return logits
 
 
-def _one_edit_refusal(edit: Edit) -> Refusal:
+def _refusal(edit: Edit | None = None) -> Refusal:
+    """Make the refusal of a row with an edit, or of drafts."""
+
     def call(subject: ProcessSubject) -> Call:
-        params = random_request(np.random.default_rng(1), 8, edit).params  # one that has an effect
-        slots = RequestSlots(1, 2, 8, device=subject.device)
-        slots.add(0, limited(params, {*subject.capabilities.edits, edit}))
-        logits = torch.zeros(1, 8, dtype=subject.dtypes[0], device=subject.device)
-        row_index = torch.zeros(1, dtype=torch.int64, device=subject.device)
-        words = torch.ones(1, 1, dtype=torch.int32, device=subject.device) if edit == "bitmask" else None
-        return subject.new_call("process", logits, slots, row_index, words)
+        edits = [*subject.capabilities.edits, *([edit] if edit else [])]
+        engine, rows = Engine(1, 8, subject.device, edits), torch.zeros(1 if edit else 2, 8)
+        # One that has an effect.
+        engine.add(
+            {
+                0: EditRequest(
+                    random_request(np.random.default_rng(1), 8, edit).params if edit else SamplingParams()
+                )
+            }
+        )
+        batch = _EditBatch(
+            subject=subject,
+            engine=engine,
+            order=[0],
+            rows=rows.to(subject.device, subject.dtypes[0]),
+            allowed=np.ones((1, 8), bool) if edit == "bitmask" else None,
+            drafts=None if edit else [[3]],
+        )
+        return batch.call(subject)
 
     return Refusal(call=call)
 
@@ -176,15 +243,9 @@ def _offers_edit(edit: Edit) -> Callable[[Any], bool]:
     return lambda capabilities: edit in capabilities.edits or not {*PENALTIES} & {*capabilities.edits}
 
 
-def _with_drafts(subject: ProcessSubject) -> Call:
-    rows = torch.zeros(2, 8, dtype=subject.dtypes[0], device=subject.device)
-    engine = subject.engine({0: EditRequest()}, 1, 8)
-    return _EditBatch(subject=subject, engine=engine, order=[0], rows=rows, drafts=[[3]]).call(subject)
-
-
 _REFUSALS: Final = (
-    *((_offers_edit(edit), _one_edit_refusal(edit)) for edit in EDITS),
-    (lambda c: c.drafts, Refusal(call=_with_drafts)),
+    *((_offers_edit(edit), _refusal(edit)) for edit in EDITS),
+    (lambda c: c.drafts, _refusal()),
 )
 _EACH_EDIT: Final = 24
 """Requests of an edit by itself."""

@@ -185,7 +185,7 @@ def _calls(subject: SampleSubject, rng: Generator, number: int, made: RowSet) ->
         yield RowCall([each.asking((0, 3, None)[i % 3]) for i, each in enumerate(few)], mode, noise)
     for start in range(0, len(requests), parts) if parts else ():
         yield RowCall(requests[start : start + parts], None, noise)
-    if alone > 1 and not effort.mixed and size <= cases.WIDE_SIZE:
+    if alone > 1 and not effort.interpreted and size <= cases.WIDE_SIZE:
         # Kernels take short cuts on the host's knowledge of a batch.
         for turn, group in enumerate(alike(few)):
             yield RowCall(group, None, noise, threshold=turn % 3 == 0)
@@ -240,7 +240,7 @@ def last_ids(subject: SampleSubject, rng: Generator) -> Iterator[RowSet]:
         is_left_out = effort.interpreted and (number + turn) % len(c.dtypes) == 2
         if not (is_left_out or effort.skips(size, number + turn)):
             rows, copies = cases.rows_of_last_ids(c, Site(dtype, size), rng), len(cases.kinds(c))
-            yield RowSet(rows, copies=copies, alone=0 if effort.mixed else 1)
+            yield RowSet(rows, copies=copies, alone=0 if effort.interpreted else 1)
 
 
 @_line("far NaN and infinities", least=_SPECIAL_SIZE)
@@ -362,7 +362,7 @@ def logprob_calls(subject: SampleSubject | ScoreSubject, rng: Generator) -> Iter
     for number, (site, rows) in enumerate(cases.covering_rows(subject, rng, on_thresholds=is_score).items()):
         for turn, mode in enumerate(modes):
             is_first = turn == number % len(modes)
-            if effort.skips(site.size, number + turn) or (is_score and effort.mixed and not is_first):
+            if effort.skips(site.size, number + turn) or (is_score and effort.interpreted and not is_first):
                 continue
             nums_best = _NUMS_BEST[(number + 2 * turn) % len(_NUMS_BEST)]
             copies = effort.copies(10, site.size) if is_first and not is_score else 1

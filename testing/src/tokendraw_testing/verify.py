@@ -198,7 +198,7 @@ def noise_precision(subject: VerifySubject, trial: Trial) -> str:
     has_top_k = ("top_k", "per_row") in capabilities.filters
     if (capabilities.max_vocab_size or VOCAB_SIZE) < VOCAB_SIZE:
         trial.skip(f"needs a vocabulary of {VOCAB_SIZE}, found a limit of {capabilities.max_vocab_size}")
-    dtypes = capabilities.dtypes[: 1 if subject.effort.mixed else None]
+    dtypes = capabilities.dtypes[: 1 if subject.effort.interpreted else None]
     for precision, dtype in itertools.product(precisions, dtypes):
         for way in subject.ways if dtype == dtypes[0] else subject.outer_ways:
             call = telling_call(subject, way, dtype, precision)
@@ -328,27 +328,24 @@ class _ChainBatch(exact.Batch):
 def _examples(subject: VerifySubject, rng: Generator, rows: int, size: int) -> Iterator[_ChainBatch]:
     """Make batches of every way and dtype in turn, mixed from all kinds of requests, and one of drafts."""
     size, rows = min(size, subject.capabilities.max_vocab_size or size), -(-rows // 2)  # of requests
-    distinct, modes = min(24, rows), subject.capabilities.logprobs_modes
+    modes = subject.capabilities.logprobs_modes
     cases.seed_torch(rng)
     ways = subject.outer_ways if rows > exact.MANY or size > WIDE_SIZE else subject.ways
     for turn, (way, dtype) in enumerate(zip(ways, subject.cycle_dtypes(), strict=False)):
         site = Site(dtype, size)
         domains = draft_factors(subject, [site]) | {"way": [way], "gumbel_dtype": [subject.gumbel_dtype]}
         domains |= {"poison": [()], "draft_dtype": [dtype], "best": [None], "layout": [LAYOUTS[0]]}
+        domains["logprobs_mode"] = [None]
         few = [n for n in domains["drafts"] if n <= 5]
         domains["drafts"] = few if subject.capabilities.ragged_drafts else few[-1:]
         if not cases.has_counter(subject.capabilities):
             domains["temperature"] = [0.0 if subject.capabilities.greedy else 1e-6]
-        made = (
-            cases.random_case(domains | {"batch": [1]}, rng, is_allowed) for _ in range(-(-distinct // 7))
-        )
-        calls = [make_call(subject, rng, case | {"batch": 7}, domains) for case in made]
-        requests = [request for call in calls for request in call.requests][:distinct]
-        order = [*range(distinct), *rng.integers(0, distinct, max(0, rows - distinct)).tolist()]
-        mode = modes[turn % len(modes)] if modes and turn % 2 else None
-        if mode is not None:
-            requests[0] = replace(requests[0], params=replace(requests[0].params, logprobs=5))
-        crossed = replace(calls[0], requests=requests, order=order, logprobs_mode=mode)
+        case = cases.random_case(domains | {"batch": [1]}, rng, is_allowed) | {"batch": rows}
+        crossed = make_call(subject, rng, case, domains, most_distinct=24)
+        if modes and turn % 2:
+            first, *others = crossed.requests
+            first = replace(first, params=replace(first.params, logprobs=5))
+            crossed = replace(crossed, requests=[first, *others], logprobs_mode=modes[turn % len(modes)])
         yield _ChainBatch(subject, crossed)
         if turn == 0:
             yield _ChainBatch(subject, replace(crossed, logprobs_mode=None), "draft")

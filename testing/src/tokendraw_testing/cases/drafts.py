@@ -229,6 +229,9 @@ class DraftRequest:
             self.rows, self.ids, self.params, positions, probs=probs, logits=logits, mode=self.form.mode
         )
 
+    def step(self, number: int) -> CrossedRequest:
+        return CrossedRequest(self.target[number], self.params, self.first + number)
+
     def to_draw(self) -> CrossedRequest:
         """Return the first row, for drawing a draft: without XTC."""
         row = self.target[0]
@@ -396,7 +399,7 @@ def draft_factors(subject: VerifySubject, sites: list[Site]) -> Factors:
         "gumbel_dtype": tuple({subject.gumbel_dtype: None} | dict.fromkeys(capabilities.gumbel_dtypes)),
         "logprobs_mode": (None, *capabilities.logprobs_modes),
         "layout": (LAYOUTS[0], *LAYOUTS) if capabilities.ragged_drafts else LAYOUTS[:1],
-        "batch": (1, 2, 9, *[65] * (not subject.effort.mixed), subject.effort.crossed_batch),
+        "batch": (1, 2, 9, *[65] * (not subject.effort.interpreted), subject.effort.crossed_batch),
         **requests,
         "best": (None, 0, 1, 5, 21, 50, -1) if capabilities.logprobs_modes else (None,),
         "seeded": (True, True, True, False) if capabilities.seeding == "counter" else (False,),
@@ -511,7 +514,12 @@ def chains(output: VerifyOutput) -> list[list[int]]:
 
 
 def make_call(
-    subject: VerifySubject, rng: Generator, case: Case, domains: Factors, further: Sequence[Fields] = ()
+    subject: VerifySubject,
+    rng: Generator,
+    case: Case,
+    domains: Factors,
+    further: Sequence[Fields] = (),
+    most_distinct: int = _MOST_DISTINCT,
 ) -> CrossedCall:
     """Make a call with the request of a case first, followed by random requests of the same form.
 
@@ -521,7 +529,7 @@ def make_call(
     form = Form(site, case["draft_dtype"], mode, kind, case["gumbel_dtype"], capabilities.tie_rule)
     own, looks = {"site": [site], "way": [case["way"]]} | {n: domains[n] for n in _REQUEST_FACTORS}, [case]
     own["drafts"] = domains["drafts"] if capabilities.ragged_drafts else [case["drafts"]]
-    while len(looks) < min(case["batch"], _MOST_DISTINCT):
+    while len(looks) < min(case["batch"], most_distinct):
         own["poison"] = domains["poison"] if rng.random() < 0.3 else [()]
         looks.append(case | cases.random_case(own, rng, is_allowed))
     requests = []

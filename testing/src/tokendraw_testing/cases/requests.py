@@ -333,10 +333,7 @@ def further_params(capabilities: Capabilities, fields: Fields, rng: Generator) -
 def further_requests(
     subject: RowSubject, site: Site, rng: Generator, own: Sequence[Fields] = ()
 ) -> Iterator[CrossedRequest]:
-    """Make rows of each design with each further filter or order, with the kinds of rows in turn.
-
-    :param own: fields of requests in place of these.
-    """
+    """Make rows of each design with each further filter or order, with the kinds of rows in turn."""
     c, row_kinds = subject.capabilities, kinds(subject.capabilities)
     choices = list(own or further_filters(c).values()) * (1 if site.size > WIDE_SIZE else _COPIES)
     for number, fields in enumerate(choices):

@@ -199,10 +199,7 @@ def covering(
 def random_case(
     factors: Mapping[str, Sequence[Any]], rng: Generator, allowed: CaseFilter = allow_every_case
 ) -> Case:
-    """Return an allowed case with values at random.
-
-    :raises ValueError: none was found in many attempts.
-    """
+    """Return an allowed case with values at random."""
     for _ in range(_ATTEMPTS):
         case: Case = {}
         for name in rng.permutation(list(factors)).tolist():
@@ -452,8 +449,6 @@ def special_rows(rng: Generator, size: int) -> dict[str, Array]:
     """Make rows [V] float32 with NaN and infinities, as a broken model does, by name; the other logits are Gaussian.
 
     Some have them far out alone: behind the last vector, tile or power of two.
-
-    :param size: V, at least 64.
     """
     nan, inf = float("nan"), float("inf")
 
@@ -498,10 +493,7 @@ def row_factors(subject: RowSubject) -> Factors:
 def covering_rows(
     subject: RowSubject, rng: Generator, *, on_thresholds: bool = False
 ) -> dict[Site, list[CrossedRow]]:
-    """Make the rows of a covering table, by site.
-
-    :param on_thresholds: adds :func:`threshold_rows` in all but wide vocabularies, as :func:`share_among_dtypes` does.
-    """
+    """Make the rows of a covering table, by site."""
     cases = subject.effort.some(covering(row_factors(subject), rng, is_allowed))
     rows_by_site: dict[Site, list[CrossedRow]] = {}
     for case in cases:

@@ -85,10 +85,7 @@ def place_row(row: TellingRow, dtype: torch.dtype, size: int) -> torch.Tensor:
 
 
 def _contested_token(stream: int, kept: int, luck: float) -> Array:
-    """Make a row [V] float32 whose draw depends on the noise precision: token 0, or a rival in its tile.
-
-    :param luck: raises it, so that both draw it.
-    """
+    """Make a row [V] float32 whose draw depends on the noise precision: token 0, or a rival in its tile."""
     row = np.full(VOCAB_SIZE, _NEGLIGIBLE)
     row[:kept] = np.where(np.arange(kept) < TILE_SIZE, 0.0, _UNLIKELY_LOGIT)
     rivals = np.arange(1, TILE_SIZE)
@@ -135,7 +132,6 @@ def make_near_tie(
     The logits are one on top and a bulk far below it, where a dtype of few bits has the coarsest steps. The value of
     one token of the bulk is then set to the one of the dtype that comes nearest to the winner.
 
-    :param dtype: precision of the noise.
     :returns: None where no value of the dtype comes near enough.
     """
     for seed, position in zip(*random_seeds(rng, _ATTEMPTS), strict=True):

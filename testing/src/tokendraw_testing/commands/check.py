@@ -220,10 +220,7 @@ def _contradictions(ctx: click.Context) -> Iterator[str]:
 
 
 def _require_libraries() -> None:
-    """Import the kit.
-
-    :raises TokendrawError: a library is missing that the kit needs.
-    """
+    """Import the kit."""
     require_torch("Checking")
     try:
         import tokendraw_testing.kit.run
@@ -238,10 +235,7 @@ def _require_libraries() -> None:
 
 
 def _find_candidate(name: str, device: str | None) -> Candidate:
-    """Find the plugin named ``name``.
-
-    :raises TokendrawError: there is none; the message has the nearest name.
-    """
+    """Find the plugin named ``name``."""
     candidates = tokendraw.discover(host=detect_host(device))
     if matches := [candidate for candidate in candidates if candidate.name == name]:
         # Beside the owner of a reserved name there may be others, none of which is ever loaded.

@@ -102,10 +102,7 @@ def _already_installed(name: str, distribution: str) -> list[str]:
 
 
 def _write(directory: Path, texts: Mapping[str, str]) -> None:
-    """Write every file to a folder that is empty or missing.
-
-    :raises TokendrawError: it is neither, or cannot be written to.
-    """
+    """Write every file to a folder that is empty or missing."""
     try:
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             holds = "one with files in it" if directory.is_dir() else "a file"

@@ -12,7 +12,7 @@ from tokendraw.plugin import PAD_LOGPROB, GumbelDtype
 from tokendraw_testing import reference, reference_walk
 from tokendraw_testing.cases.drafts import DRAFT, CrossedCall, DraftRequest, chains
 from tokendraw_testing.cases.requests import CrossedRequest, request_metadata, stack_logits
-from tokendraw_testing.judges.rows import LogprobRows, require_bounds, require_draws, require_mass
+from tokendraw_testing.judges.rows import LogprobRows, require_bounds, require_draws
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.subjects import VerifySubject
 
@@ -26,7 +26,6 @@ def judge_chains(
     """Make a call and judge each request; return the number of chains named by the reference.
 
     :param least_lead: that names a chain.
-    :raises Violation: a chain, ``valid``, a threshold or log-probabilities are wrong.
     """
     output, answers, num_named = call.verify(subject), call.answers(), 0
     results, valid = chains(output), output.valid.tolist()
@@ -56,10 +55,7 @@ def judge_chains(
 def require_drafts(
     subject: VerifySubject, trial: Trial, batch: Sequence[CrossedRequest], dtype: GumbelDtype | None = None
 ) -> None:
-    """Draw a draft from each row, and require a kept token or the token of the seed, and ``valid``.
-
-    :param dtype: precision of the noise.
-    """
+    """Draw a draft from each row, and require a kept token or the token of the seed, and ``valid``."""
     dtype, metadata = dtype or subject.gumbel_dtype, request_metadata(batch, subject.device)
     output = subject.call("draft", stack_logits(batch, subject.device), metadata, gumbel_dtype=dtype)
     require_draws(subject, trial, batch, output, dtype, DRAFT)
@@ -125,8 +121,7 @@ def _require_logprobs(
         )
         for step, token in enumerate(tokens):
             row, at = request.rows[step], (place, step)
-            rows.require_form(trial, what, request.params, token, call.form.site.size, at)
-            if row.valid and row.x.max() < np.inf and request.is_settled(step + 1):
-                require_mass(trial, what, reference.log_kept_mass(row), float(rows.masses[at]))
-                expected = reference.values(row, token, mode)
-                rows.require_values(trial, what, request.params, token, row, expected, at)
+            if row.valid and row.x.max() < np.inf:
+                rows.require(trial, what, request.step(step), token, mode, at)
+            else:
+                rows.require_form(trial, what, request.params, token, call.form.site.size, at)

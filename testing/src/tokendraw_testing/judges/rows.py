@@ -66,11 +66,7 @@ def scored_tokens(batch: Sequence[CrossedRequest]) -> list[int]:
 def named_tokens(
     batch: Sequence[CrossedRequest], dtype: GumbelDtype, streams: tuple[int, int] = SAMPLE_STREAMS
 ) -> list[NamedToken | None]:
-    """Return the reference's token for each request, with its lead; None where unknown noise decides.
-
-    :param dtype: precision of the noise.
-    :param streams: of the noise of tokens and of tiles.
-    """
+    """Return the reference's token for each request, with its lead; None where unknown noise decides."""
     tokens: list[NamedToken | None] = [None] * len(batch)
     seeded_rows = []
     for i, request in enumerate(batch):
@@ -95,12 +91,7 @@ def require_draws(
     dtype: GumbelDtype,
     streams: tuple[int, int] = SAMPLE_STREAMS,
 ) -> int:
-    """Compare tokens and ``valid`` of a call with the reference; return the number of tokens named by the reference.
-
-    :param dtype: precision of the noise, ``streams`` those of tokens and of tiles.
-    :raises Violation: a token is not kept, not the argmax of its greedy row, or not that of its seed, or a flag is
-        wrong.
-    """
+    """Compare tokens and ``valid`` of a call with the reference; return the number of tokens named by the reference."""
     answers, tokens = named_tokens(batch, dtype, streams), output.token_ids.tolist()
     what = "row" if streams == SAMPLE_STREAMS else "draft"
     for i, (request, answer, token, flag) in enumerate(
@@ -161,7 +152,6 @@ def require_columns(
 
     :param tokens: drawn or scored; one that is none of the vocabulary has padding.
     :param output: a ``SamplerOutput`` or a ``ScoreOutput``.
-    :raises Violation: a value differs from the reference.
     """
     columns: list[Any] = [
         [None] * len(batch) if column is None else column.tolist()
@@ -228,16 +218,18 @@ class LogprobRows:
         self.given_values = self.values[..., :0] if values is None else values.cpu().numpy()
 
     def require(
-        self, trial: Trial, what: str, request: CrossedRequest, token: int, mode: str, place: int
+        self, trial: Trial, what: str, request: CrossedRequest, token: int, mode: str, place: Any
     ) -> None:
-        """Require the columns of a drawn or scored token of a row.
-
-        :raises Violation: one of them differs from the float64 reference.
-        """
+        """Require the columns of a drawn or scored token of a row."""
         row, params = request.row, request.params
         self.require_form(trial, what, params, token, len(row.x), place)
-        if params.temperature > 0 and row.expected.certain:
-            require_mass(trial, what, row.expected.log_share, float(self.masses[place]))
+        if params.temperature == 0 or row.expected.certain:
+            expected_mass = row.expected.log_share if params.temperature > 0 else 0.0
+            mass = float(self.masses[place])
+            trial.require(
+                abs(mass - expected_mass) <= max(TOLERANCE, abs(expected_mass) * 2.0**-23),
+                f"{what} needs log_kept_mass {expected_mass:.6f}, found {mass:.6f}",
+            )
         if params.temperature > 0 and not row.is_settled and not mode.startswith("raw"):
             return
         prepared, drawn = _drawn_from(request), token if params.temperature > 0 else int(row.x.argmax())
@@ -272,10 +264,7 @@ class LogprobRows:
         expected: Array,
         place: Any,
     ) -> None:
-        """Require values, rank and order of the best tokens.
-
-        :param expected: the value of each token, [V] float64.
-        """
+        """Require values, rank and order of the best tokens."""
         ids, num_best = self.ids[place], _num_best(params, len(expected))
         if self.ranks is not None:
             rank, found = reference.rank(row, expected, token), self.ranks[place]
@@ -312,14 +301,6 @@ class LogprobRows:
 
 def _num_best(params: SamplingParams, size: int) -> int:
     return size if params.logprobs == -1 else min(params.logprobs or 0, size)
-
-
-def require_mass(trial: Trial, what: str, expected: float, found: float) -> None:
-    """Require ``log_kept_mass``, a float32."""
-    trial.require(
-        abs(found - expected) <= max(TOLERANCE, abs(expected) * 2.0**-23),
-        f"{what} needs log_kept_mass {expected:.6f}, found {found:.6f}",
-    )
 
 
 def largest_ids(x: Array, count: int) -> Array:

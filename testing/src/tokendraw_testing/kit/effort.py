@@ -38,9 +38,8 @@ class Effort:
     :ivar limit_rows: Rows of a vocabulary as large as the sampler takes.
     :ivar most_draws: Draws of a check that asks for a number of its own; None: as many as it asks for.
     :ivar fewer: Divisor of the rows of an exact check.
-    :ivar interpreted: Whether kernels run in an interpreter, where threads and memory beyond 2**31 elements tell
-        nothing.
-    :ivar mixed: Whether requests share a batch, instead of taking turns, and few of them are judged by their draws.
+    :ivar interpreted: Whether kernels run in an interpreter: threads and memory beyond 2**31 elements tell nothing
+        there, and requests share a batch, instead of taking turns, and few of them are judged by their draws.
     :ivar crossed_sizes: Vocabularies that dtypes, values and requests are crossed with.
     :ivar crossed_rows: Most cases of a covering table that are looked at; None: all of it.
     :ivar remainders: Vocabularies whose last ids are looked at.
@@ -59,7 +58,6 @@ class Effort:
     most_draws: int | None = None
     fewer: int = 1
     interpreted: bool = False
-    mixed: bool = False
     crossed_sizes: tuple[int, ...] = _CROSSED_SIZES
     crossed_rows: int | None = None
     remainders: tuple[int, ...] = _REMAINDERS
@@ -99,7 +97,6 @@ class Effort:
             most_draws=24,
             fewer=16,
             interpreted=True,
-            mixed=True,
             crossed_sizes=(33, 1025, 2051),
             crossed_rows=24,
             remainders=(1, 3, 33, 1025, 1031),
@@ -110,11 +107,11 @@ class Effort:
         """Scale the number of rows of an exact check to the effort."""
         return max(least, count // self.fewer)
 
-    def some(self, cases: list[Any], divisor: int = 1) -> list[Any]:
+    def some(self, cases: list[Any]) -> list[Any]:
         """Pick cases spread over a covering table, where the effort has no time for all cases."""
         if self.crossed_rows is None:
             return cases
-        return cases[:: max(1, len(cases) * divisor // self.crossed_rows)]
+        return cases[:: max(1, len(cases) // self.crossed_rows)]
 
     def skips(self, size: int, turn: int) -> bool:
         """Whether a quick run leaves out a call for this vocabulary: two of three calls for wide vocabularies."""

@@ -31,35 +31,33 @@ def pool_tokens(probabilities: Array, draws: int, group: Array | None = None) ->
         bins = pool_tokens(merged_probabilities, draws)
         bins[group] = bins[first]
         return bins
-    order = np.argsort(-probabilities, kind="stable")
-    expected = probabilities[order] * draws
-    bins = np.full(len(probabilities), -1)
-    bin_number, bin_count = 0, 0.0
-    least = min(LEAST_EXPECTED, draws / 5)
-    for token, mass in zip(order, expected, strict=True):
-        if mass <= 0:
-            break
-        bins[token] = bin_number
-        bin_count += mass
-        if bin_count >= least:
-            bin_number, bin_count = bin_number + 1, 0.0
-    if bin_count and bin_number:  # what is left over joins the last full bin
-        bins[bins == bin_number] = bin_number - 1
+    bins, order = np.full(len(probabilities), -1), np.argsort(-probabilities, kind="stable")
+    order = order[probabilities[order] > 0]
+    reached = np.append(0.0, (probabilities[order] * draws).cumsum())
+    least, ends = min(LEAST_EXPECTED, draws / 5), [0]
+    while ends[-1] < len(order):
+        ends.append(int(reached.searchsorted(reached[ends[-1]] + least)))
+    if ends[-1] > len(order) and len(ends) > 2:  # what is left over joins the last full bin
+        ends.pop()
+    ends[-1] = len(order)
+    bins[order] = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
     return bins
 
 
-def fit(tokens: Array, probabilities: Array, bins: Array | None = None) -> Verdict:
+def fit(
+    tokens: Array, probabilities: Array, bins: Array | None = None, group: Array | None = None
+) -> Verdict:
     """Test tokens as draws from ``probabilities`` [V]: a G-test over the bins, and an exact binomial for each of them.
 
     Where a bin expects fewer than 100 draws, there is no G-test.
 
     :param bins: [V] the bin of each token, from 0 without a gap, -1 for tokens that must not be drawn; None:
-        :func:`pool_tokens`.
+        those of :func:`pool_tokens`, with ``group``.
     :returns: twice the smaller of the two p-values; that of the binomials is the least, times their number.
     """
     draws = len(tokens)
     probabilities = probabilities / probabilities.sum()
-    bins = pool_tokens(probabilities, draws) if bins is None else bins
+    bins = pool_tokens(probabilities, draws, group) if bins is None else bins
     drawn_bins = bins[tokens]
     if (drawn_bins < 0).any():
         return Verdict(0.0, f"token {int(tokens[drawn_bins < 0][0])} was drawn and has no mass", draws)
@@ -92,15 +90,16 @@ def independence(left: Array, right: Array, probabilities: Array, what: str) -> 
     return Verdict(pairs.p_value, text, len(left))
 
 
-def worst_distance(values: Array, equal_share: float) -> tuple[float, int, int]:
-    """Test at every distance how many values so far apart are equal: (p-value, worst distance, number of pairs).
+def coincidences(values: Array, equal_share: float, what: str, group: int | None = None) -> Verdict:
+    """Test draws of one distribution for noise shared by two of them, at every distance.
 
     Whether values i and i + d are equal is independent for all i, given d, even though most values stand in two of the
     pairs: the pairs of one distance make no circle. So the number of equal pairs is binomial for each distance, exactly
     if all values are equally likely.
 
     :param values: [n] int64, not negative.
-    :param equal_share: probability that two values are equal.
+    :param equal_share: probability that two of them are equal.
+    :param group: draws of a call, where there are several, for the message.
     """
     n, order = len(values), np.argsort(values, kind="stable")
     ordered, pairs = values[order], np.zeros(len(values), np.int64)
@@ -109,25 +108,10 @@ def worst_distance(values: Array, equal_share: float) -> tuple[float, int, int]:
         pairs += np.bincount((order[step:] - order[:-step])[is_equal], minlength=n)
     tails = stats.binom.sf(pairs[1:] - 1, n - np.arange(1, n), equal_share)
     worst = int(tails.argmin()) + 1
-    return min(1.0, float(tails[worst - 1]) * (n - 1)), worst, int(pairs[worst])
-
-
-def coincidences(values: Array, equal_share: float, what: str, group: int | None = None) -> Verdict:
-    """Test draws of one distribution for noise shared by two of them, at every distance.
-
-    Equally likely values make the numbers of equal pairs exactly binomial: see :func:`worst_distance`.
-
-    :param values: [n] int64.
-    :param equal_share: probability that two of them are equal.
-    :param group: draws of a call, where there are several, for the message.
-    """
-    p_value, distance, count = worst_distance(values, equal_share)
-    calls, rows = divmod(distance, group or len(values))
-    where = f"{rows} rows" + f" and {calls} calls" * bool(calls)
-    expected = (len(values) - distance) * equal_share
-    return Verdict(
-        p_value, f"{where} apart: the same {what} {count} times, expected {expected:.2f}", len(values)
-    )
+    calls, rows = divmod(worst, group or n)
+    where, expected = f"{rows} rows" + f" and {calls} calls" * bool(calls), (n - worst) * equal_share
+    text = f"{where} apart: the same {what} {pairs[worst]} times, expected {expected:.2f}"
+    return Verdict(min(1.0, float(tails[worst - 1]) * (n - 1)), text, n)
 
 
 def worst_of(verdicts: list[Verdict]) -> Verdict:
@@ -136,21 +120,14 @@ def worst_of(verdicts: list[Verdict]) -> Verdict:
     return Verdict(min(1.0, worst.p_value * len(verdicts)), worst.worst, worst.draws)
 
 
-def spread(values: Array, probabilities: Array) -> Verdict:
-    """Test how unevenly values are spread, or how few of them differ.
-
-    :param probabilities: of the values; nearly uniform, so that coincidences at one distance are independent.
-    """
-    n, size = len(values), len(probabilities)
-    if n < 2 * size:
-        num_repeated = n - len(np.unique(values))
-        expected = n - size * (1 - (1 - 1 / size) ** n)
-        p_value = float(stats.poisson.sf(num_repeated - 1, expected))
-        return Verdict(p_value, f"{num_repeated} of {n} values again, expected {expected:.1f}", n)
-    counts, needed = np.bincount(values, minlength=size), n * probabilities
-    p_value = float(stats.chi2.sf(((counts - needed) ** 2 / needed).sum(), size - 1))
-    worst = int((np.abs(counts - needed) / needed).argmax())
-    return Verdict(p_value, f"value {worst} {counts[worst]} times, expected {needed[worst]:.1f}", n)
+def spread(values: Array, size: int) -> Verdict:
+    """Test how unevenly equally likely values below ``size`` are spread; of few of them, how many come again."""
+    n = len(values)
+    if n >= 2 * size:
+        return fit(values, np.full(size, 1 / size))
+    num_repeated, expected = n - len(np.unique(values)), n - size * (1 - (1 - 1 / size) ** n)
+    p_value = float(stats.poisson.sf(num_repeated - 1, expected))
+    return Verdict(p_value, f"{num_repeated} of {n} values again, expected {expected:.1f}", n)
 
 
 def g_test(counts: Array, expected: Array) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,7 @@ from tokendraw.philox import TILE_SIZE
 from tokendraw_testing import cases
 from tokendraw_testing.cases import CrossedRequest, CrossedRow, Site
 from tokendraw_testing.kit.property import Properties
-from tokendraw_testing.kit.statistical_tests import coincidences, fit, independence, pool_tokens, worst_of
+from tokendraw_testing.kit.statistical_tests import coincidences, fit, independence, worst_of
 from tokendraw_testing.kit.trial import Experiment, Trial, Verdict
 from tokendraw_testing.logits_families import FAMILIES, gaussian
 from tokendraw_testing.reference import Array
@@ -64,12 +64,12 @@ def draw_many(
 
 
 class _Look(NamedTuple):
-    """A row to draw from, how often, and the bins of its tokens, or what makes them for a number of draws."""
+    """A row to draw from, how often, and the bins of its tokens."""
 
     label: str
     row: CrossedRow
     draws: int
-    bins: Array | Callable[[int], Array] | None = None
+    bins: Array | None = None
     seeded: bool = False
 
 
@@ -85,7 +85,7 @@ def _follows(
 ) -> Verdict:
     """Draw from the row of a look, and fit the tokens to their probabilities."""
     tokens = draw_many(subject, look.row.logits, look.row.params, count, rng, seeded=look.seeded)
-    return fit(tokens, probabilities, look.bins(count) if callable(look.bins) else look.bins)
+    return fit(tokens, probabilities, look.bins, look.row.expected.in_part)
 
 
 def _row(
@@ -194,19 +194,17 @@ _LEVEL_DESIGNS: Final = ("stairs", "last ids", "deep bulk")
 
 @properties.required("crossed distributions")
 def crossed_distributions(subject: SampleSubject, trial: Trial) -> str:
-    """Unseeded rows draw every level of designed rows as often as they should, in each half of its ids."""
+    """Unseeded rows draw every level of designed rows as often as they should, in each part of its ids."""
     effort, rows = subject.effort, _design_rows(subject, trial.generator("table"))
-    looks: list[tuple[CrossedRow, int, Any]] = [
-        (row, effort.crossed_draws(row.site.size) * (1 + is_edge), functools.partial(_bins, row))
+    looks = [
+        (row, effort.crossed_draws(row.site.size) * (1 + is_edge))
         for is_edge, row in rows
         if row.expected.certain
     ]
-    looks += [
-        (r, effort.draws_of(_PLAIN_DRAWS), None) for r in _plain_rows(subject, trial.generator("plain"))
-    ]
+    looks += [(row, effort.draws_of(_PLAIN_DRAWS)) for row in _plain_rows(subject, trial.generator("plain"))]
     numbered = (
-        _Look(f"{i}: {CrossedRequest(row, row.params, 0)}", row, draws, bins)
-        for i, (row, draws, bins) in enumerate(looks)
+        _Look(f"{i}: {CrossedRequest(row, row.params, 0)}", row, draws)
+        for i, (row, draws) in enumerate(looks)
     )
     _judge(subject, trial, numbered)
     return f"{len(looks)} rows over {len({row.site for row, *_ in looks})} dtypes and vocabularies"
@@ -221,7 +219,7 @@ def _design_rows(subject: SampleSubject, rng: Generator) -> list[tuple[bool, Cro
     size = min((site.size for site in all_sites if site.size >= TILE_SIZE), default=all_sites[-1].size)
     narrow = [row for site in all_sites if site.size == size for row in cases.threshold_rows(c, site, rng)]
     narrow = [row for row in narrow if row.params.top_p in (1.0, 0.3, 0.9)]  # another is not visible
-    edges = narrow[:: 8 if subject.effort.mixed else 1]
+    edges = narrow[:: 8 if subject.effort.interpreted else 1]
     return [*((False, row) for row in rows.values()), *((True, row) for row in edges)]
 
 
@@ -231,31 +229,13 @@ def _plain_rows(subject: SampleSubject, rng: Generator) -> Iterator[CrossedRow]:
     distances = 2 * rng.random(min(33, limit))
     rows = [(1.0, distances), (0.02, distances), (12.0, distances), (1.0, np.zeros(min(2, limit)))]
     for turn, (t, below) in itertools.product(
-        range(len(c.dtypes)), rows[: 1 if subject.effort.mixed else None]
+        range(len(c.dtypes)), rows[: 1 if subject.effort.interpreted else None]
     ):
         yield _row(subject, t * (cases.LARGEST_Y_SHIFT - below), SamplingParams(temperature=t), turn)
     if subject.has("top_k") and subject.has("top_p") and (c.max_top_k or 4) >= 4 and limit >= 9:
         for order in crossed_orders(c):  # top-p keeps another number of tokens in the other order
             params = SamplingParams(top_k=4, top_p=0.82, filter_order=order)
             yield _row(subject, np.log(_ORDER_PROBABILITIES), params)
-
-
-def _bins(row: CrossedRow, draws: int) -> Array:
-    """Put every token into a bin by its level, half a unit of y wide, and by the half of the level's ids."""
-    expected = row.expected
-    tokens = np.flatnonzero(expected.probabilities > 0)
-    level = np.floor(2 * np.log(expected.probabilities[tokens] / expected.probabilities.max()) - 1e-6)
-    order = np.argsort(level, kind="stable")
-    starts = np.flatnonzero(np.diff(level[order], prepend=np.nan) != 0)
-    sizes = np.diff(starts, append=len(order))
-    is_second_half = np.arange(len(order)) - np.repeat(starts, sizes) >= np.repeat(sizes, sizes) // 2
-    cell = np.empty(len(order), np.int64)
-    cell[order] = 2 * np.repeat(np.arange(len(starts)), sizes) + is_second_half
-    masses = np.bincount(cell, expected.probabilities[tokens])
-    in_part = np.bincount(cell, expected.in_part[tokens]) > 0
-    bins = np.full(len(expected.probabilities), -1)
-    bins[tokens] = pool_tokens(masses, draws, in_part)[cell]
-    return bins
 
 
 # Noise used twice, a bug invisible to tests of single tokens.

@@ -255,7 +255,7 @@ _ROUNDING_SHARE: Final = 2e-5
 def near_distributions(subject: VerifySubject, trial: Trial) -> str:
     """Where p = q, drafts are accepted whatever their digits; where they differ by digits, residuals follow these."""
     capabilities, effort = subject.capabilities, subject.effort
-    sizes = _served_sizes(subject, trial, _NEAR_SIZES[: 1 if effort.mixed else None])
+    sizes = _served_sizes(subject, trial, _NEAR_SIZES[: 1 if effort.interpreted else None])
     kinds = [kind for kind in capabilities.draft_kinds if kind != "chosen"]
     for dtype, kind in itertools.product(capabilities.dtypes, kinds):
         for size in sizes:
@@ -309,7 +309,7 @@ def _accepts_equal(
 ) -> Verdict:
     """Make p = q, and the drafts most often rejected after rounding q up to half precision."""
     seed_torch(rng)
-    steps = 4 if subject.effort.mixed else 16
+    steps = 4 if subject.effort.interpreted else 16
     count = max(1, draws // steps)
     row = torch.from_numpy(rng.normal(0, 3, _NEAR_SIZES[0])).to(getattr(torch, dtype))
     q = torch.from_numpy(expect(row.float().numpy(), _PLAIN_PARAMS).probabilities)
@@ -347,7 +347,7 @@ def shared_noise(subject: VerifySubject, trial: Trial) -> str:
     limit = capabilities.max_top_k or _KEPT_TOKENS
     if ("top_k", "per_row") in capabilities.filters and limit >= _KEPT_TOKENS:
         looks[_TILED_SIZE] = most, replace(plain_params, top_k=_KEPT_TOKENS)
-    if not subject.effort.mixed:
+    if not subject.effort.interpreted:
         wide_sizes = _WIDE_VOCAB_SIZES[: 1 if subject.effort.quick else None]
         looks |= dict.fromkeys(wide_sizes, (70, plain_params))
     for size, dtype in itertools.product(_served_sizes(subject, trial, [*looks]), capabilities.dtypes):
@@ -387,7 +387,7 @@ def _coinciding_tokens(
         output = subject.verify_ids(target, ids, (mode, kind), draft_rows, requests, first)
         tokens.append(output.token_ids[:, 0].cpu().numpy())
     values = np.concatenate(tokens) - 1
-    return worst_of([coincidences(values, 1 / kept, "token", count), spread(values, np.full(kept, 1 / kept))])
+    return worst_of([coincidences(values, 1 / kept, "token", count), spread(values, kept)])
 
 
 def _accepts_independently(
