@@ -6,9 +6,8 @@ import torch
 from tokendraw import Drafts, SamplingMetadata, SamplingParams
 from tokendraw.plugin import ProcessCapabilities
 from tokendraw_testing import Subject, run
-from tokendraw_testing.cases.edits import EditRequest
 from tokendraw_testing.kit.report import Place, width_class
-from tokendraw_testing.process_logits import ProcessSubject
+from tokendraw_testing.process_logits import EditRequest, ProcessSubject
 from tokendraw_testing.subjects import VerifySubject
 
 GREEDY = SamplingParams(temperature=0.0)

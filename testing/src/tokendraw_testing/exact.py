@@ -25,16 +25,8 @@ from tokendraw.tools import find_operation
 from tokendraw_testing.judges.rows import TOLERANCE
 from tokendraw_testing.kit.device import capture, require_new_draws, require_no_wait
 from tokendraw_testing.kit.property import Properties, Property, Refusal
-from tokendraw_testing.kit.threads import (
-    FIRST_REPEATS,
-    LARGE_BATCH_ROWS,
-    OTHER_REPEATS,
-    RepeatedCall,
-    require_cpu_threads,
-    require_thread_free,
-    thread_words,
-)
-from tokendraw_testing.kit.trial import Trial, bits, require_unmodified
+from tokendraw_testing.kit.threads import RepeatedCall, require_cpu_threads, require_thread_free, thread_words
+from tokendraw_testing.kit.trial import Trial, bits, named_tensors, require_unmodified
 
 Columns = dict[str, Any]
 """What is known of a row of an output, by name; None where noise or rounding decides."""
@@ -44,7 +36,8 @@ Examples = Callable[[Any, Generator, int, int], Iterator["Batch"]]
 
 _SHAPE: Final = (12, 1101)
 """Rows and an odd vocabulary of more than a tile."""
-_MANY_ROWS: Final = (LARGE_BATCH_ROWS, 1101)
+_MANY_ROWS: Final = (256, 1101)
+"""Enough rows for any backend to share them out among threads."""
 MANY: Final = 100
 """Rows from which on examples make fewer batches."""
 _WIDE_SIZE: Final = 131_113
@@ -89,7 +82,7 @@ class Batch(ABC):
 
     def followed(self, output: Any) -> list[Tensor]:
         """List the tensors of an output that no noise decides."""
-        return tensors_of(output)
+        return [tensor for _, tensor in named_tensors("", output)]
 
     def changing(self, arguments: dict[str, Any]) -> list[Tensor]:
         """List the tensors of some arguments that change between replays of a graph."""
@@ -170,9 +163,10 @@ def lines(
             for order in orders[:: 1 if view.effort.fewer == 1 else 2]:
                 part = batch.select(order)
                 output = view.make(part.call(view), part.need)
-                outputs.append((part, output, [bits(each).clone() for each in tensors_of(output)]))
+                outputs.append((part, output, [bits(each).clone() for _, each in named_tensors("", output)]))
         for part, output, before in outputs:
-            is_kept = all(map(torch.equal, map(bits, tensors_of(output)), before))
+            after = [bits(each) for _, each in named_tensors("", output)]
+            is_kept = all(map(torch.equal, after, before))
             trial.require(
                 is_kept, f"the output of {part} needs to stay as it is, found changed by a later call"
             )
@@ -232,8 +226,7 @@ def lines(
         for turn, batch in enumerate(batches):
             calls = [_repeated(view, part) for part in (batch, batch.select(range(len(batch))[::-1]))]
             of_need = view if batch.need is None else view.with_need(logprobs_mode=batch.need.logprobs_mode)
-            repeats = OTHER_REPEATS if turn else FIRST_REPEATS
-            require_thread_free(of_need, trial, str(batch), calls, repeats)
+            require_thread_free(of_need, trial, str(batch), calls, turn)
         return f"{len(batches)} batches of {_MANY_ROWS[0]} rows, {thread_words()}"
 
     @properties.advertised(
@@ -302,14 +295,6 @@ def _repeated(view: Any, batch: Batch) -> RepeatedCall:
         return difference(known[0], batch.columns(output))
 
     return RepeatedCall(functools.partial(batch.call, view), differs)
-
-
-def tensors_of(output: Any) -> list[Tensor]:
-    """List the tensors of an output."""
-    if isinstance(output, Tensor):
-        return [output]
-    parts = [getattr(output, field.name) for field in fields(output)] if is_dataclass(output) else []
-    return [tensor for part in parts for tensor in tensors_of(part)]
 
 
 # Layouts.

@@ -191,16 +191,22 @@ def check_filter(
     def floor(value: float, moments: reference_filters.Moments) -> float:
         return float(filters.combined_floor(*_arguments(rule, [(value, moments)], torch.float64, "cpu"))[0])
 
+    def shipped(y: Array, value: float) -> Array:
+        """Mark the tokens that the kit's floor of one of tokendraw's own filters keeps."""
+        levels = np.unique(-y, return_counts=True)
+        return np.asarray(-y <= reference_filters.floor_depth(*levels, {name: value}))
+
     with nullcontext() if is_shipped else reference_filters.given_floor(name, floor):
 
         @functools.cache
         def made() -> _Check:
-            rng, sizes = np.random.default_rng(seed), (33, 1025) if quick else (33, 1025, 5003)
-            rows = _rows(
-                [each for size in sizes for each in cases.floor_designs(rng, size).items()], values, floor
-            )
-            known = functools.partial(_shipped, name) if is_shipped else None
-            return _Check(rule, values, definition or known, target, rows)
+            rng, rows = np.random.default_rng(seed), list[_Row]()
+            for size in (33, 1025) if quick else (33, 1025, 5003):
+                for design, y in cases.floor_designs(rng, size).items():
+                    finite = y[y > -np.inf]
+                    moments = reference_filters.moments(*np.unique(-finite, return_counts=True))
+                    rows += [_Row(design, finite, each, moments, floor(each, moments)) for each in values]
+            return _Check(rule, values, definition or (shipped if is_shipped else None), target, rows)
 
         def look(line: str, trial: Trial) -> str:
             which, _, drawn = line.partition(", ")
@@ -239,36 +245,12 @@ def _arguments(
     device: torch.device | str,
 ) -> tuple[list[str], torch.Tensor, filters.RowMoments]:
     """Return the arguments of ``combined_floor`` for values, from moments in a dtype."""
-    columns = [
-        [getattr(moments, "number" if name == "count" else name) for _, moments in rows]
-        for name in rule.moments
-    ]
-    columns.append([value for value, _ in rows])
-    tensors = [torch.tensor(c, dtype=torch.float64).to(device, dtype) for c in columns]
-    return (
-        [rule.name],
-        tensors[-1].unsqueeze(1),
-        filters.RowMoments(**dict(zip(rule.moments, tensors, strict=False))),
-    )
 
+    def column(numbers: Iterable[float]) -> torch.Tensor:
+        return torch.tensor([*numbers], dtype=torch.float64).to(device, dtype)
 
-def _rows(
-    designs: Iterable[tuple[str, Array]],
-    values: Sequence[float],
-    floor: Callable[[float, reference_filters.Moments], float],
-) -> list[_Row]:
-    rows = []
-    for design, y in designs:
-        finite = y[y > -np.inf]
-        moments = reference_filters.moments(*np.unique(-finite, return_counts=True))
-        rows += [_Row(design, finite, value, moments, floor(value, moments)) for value in values]
-    return rows
-
-
-def _shipped(name: str, y: Array, value: float) -> Array:
-    """Mark the tokens that the kit's floors of tokendraw's own filters keep."""
-    depths, counts = np.unique(-y, return_counts=True)
-    return np.asarray(-y <= reference_filters.floor_depth(depths, counts, {name: value}))
+    moments = {name: column(getattr(each, name) for _, each in rows) for name in rule.moments}
+    return [rule.name], column(value for value, _ in rows).unsqueeze(1), filters.RowMoments(**moments)
 
 
 def _select(lines: Iterable[str], only: Iterable[str]) -> list[str]:

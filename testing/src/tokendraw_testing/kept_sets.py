@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -203,24 +203,19 @@ def _judge_batch(
     ways, params, shapes = zip(*[request for request in requests for _ in range(step)], strict=True)
     dtype = getattr(torch, str(rng.choice(c.dtypes)))
     logits = _logits(shapes, size, rng, device).to(dtype)
-    row = _Rows(logits, params)
-    low, exact, high = (row.kept(slack) for slack in (-1, 0, 1))
-    calls = _calls(view, logits, params, step, rng)
-    counts, wrong = exact, torch.zeros_like(exact, dtype=torch.bool)
-    for found in calls:
-        is_wrong, above, count = row.judge(logits, found, low, exact, high)
-        wrong |= is_wrong
-        counts = counts if found.threshold is None else count
+    row, calls = _Rows(logits, params), _calls(view, logits, params, step, rng)
+    judged = [row.judge(logits, found) for found in calls]
+    wrong, counts = torch.stack([is_wrong for is_wrong, _, _ in judged]).any(0), judged[0][2]
+    _, above, count = judged[-1]
     if view.operation != "score":
         is_small = (calls[-1].token >= 0) & (row.p <= _SMALL_P) & (count - above >= _LEAST_KEPT)
         result.quarters += row.quarters(logits, calls[-1].token, above, count)[is_small].tolist()
         is_seeded = torch.tensor([each.seed is not None for each in params], device=device)
         result.seeded += int(is_seeded.sum())
         result.others += int((is_seeded & (calls[0].token != calls[-1].token)).sum())
-    ratio = _at(row.mass, counts.clamp(min=1) - 1) / _at(row.mass, exact - 1)
-    columns = zip(
-        ways, *(column.tolist() for column in (wrong, low, counts, exact, high, ratio)), strict=True
-    )
+    ratio = _at(row.mass, counts.clamp(min=1) - 1) / _at(row.mass, row.exact - 1)
+    tensors = wrong, row.low, counts, row.exact, row.high, ratio
+    columns = zip(ways, *(column.tolist() for column in tensors), strict=True)
     for i, (each, is_wrong, least, count, needed, most, share) in enumerate(columns):
         entry = result.counts.setdefault(f"{view.operation}: {each}", WayCount())
         entry.rows += 1
@@ -246,9 +241,7 @@ def _judge_batch(
 
 def _is_wrong(view: Any, logits: Tensor, params: Sequence[SamplingParams], step: int, rng: Generator) -> bool:
     row = _Rows(logits, params)
-    kept = [row.kept(slack) for slack in (-1, 0, 1)]
-    found = _calls(view, logits, params, step, rng)
-    return any(bool(row.judge(logits, each, *kept)[0].any()) for each in found)
+    return any(bool(row.judge(logits, each)[0].any()) for each in _calls(view, logits, params, step, rng))
 
 
 def _at(values: Tensor, index: Tensor) -> Tensor:
@@ -266,17 +259,17 @@ class _Rows:
     """
 
     def __init__(self, logits: Tensor, params: Sequence[SamplingParams]) -> None:
-        def column(values: Iterable[Any]) -> Tensor:
-            return torch.tensor(list(values), dtype=torch.float64, device=logits.device)
-
         self.x = logits.float().sort(-1, descending=True).values.double()
         self.finite = (self.x > -torch.inf).sum(1)
-        temperature = column(p.temperature for p in params)
-        is_last = column(p.filter_order == "temperature_last" for p in params) > 0
-        self.is_last, self.is_joint = is_last, column(p.filter_order == "joint" for p in params) > 0
-        self.p, self.k = column(p.top_p for p in params), column(p.top_k or 2**31 for p in params).long()
-        self.min_depth = -column(p.min_p for p in params).log()
-        self.xtc = column(p.xtc_threshold if p.xtc_probability else np.inf for p in params)
+        temperature = self._column(p.temperature for p in params)
+        is_last = self._column(p.filter_order == "temperature_last" for p in params) > 0
+        self.is_last, self.is_joint = is_last, self._column(p.filter_order == "joint" for p in params) > 0
+        self.p, self.k = (
+            self._column(p.top_p for p in params),
+            self._column(p.top_k or 2**31 for p in params).long(),
+        )
+        self.min_depth = -self._column(p.min_p for p in params).log()
+        self.xtc = self._column(p.xtc_threshold if p.xtc_probability else np.inf for p in params)
         self.depth = self._depths(torch.where(is_last, 1.0, temperature))
         weight = self.depth.neg().exp()
         self.mass = weight.cumsum(1)
@@ -286,18 +279,16 @@ class _Rows:
         self.bound = 2.0**-20 + 2.0**-22 + 3 * 2.0**-24 * mean_depth
         self.floor = torch.full_like(total, torch.inf)
         if any(p.filters for p in params):
-            self._set_floors(params, weight, depth, column)
+            self._set_floors(params, weight, depth)
+        self.low, self.exact, self.high = (self._kept(slack) for slack in (-1, 0, 1))
+
+    def _column(self, values: Iterable[Any]) -> Tensor:
+        return torch.tensor(list(values), dtype=torch.float64, device=self.x.device)
 
     def _depths(self, temperature: Tensor) -> Tensor:
         return (self.x[:, :1] - self.x) / temperature.unsqueeze(1)
 
-    def _set_floors(
-        self,
-        params: Sequence[SamplingParams],
-        weight: Tensor,
-        depth: Tensor,
-        column: Callable[[Iterable[Any]], Tensor],
-    ) -> None:
+    def _set_floors(self, params: Sequence[SamplingParams], weight: Tensor, depth: Tensor) -> None:
         """Set ``floor``: how far below the largest the highest floor of the filters from moments lies."""
         total = self.mass[:, -1]
         is_finite = torch.arange(depth.shape[1], device=depth.device) < self.finite.unsqueeze(1)
@@ -307,7 +298,7 @@ class _Rows:
         collision = (weight / total.unsqueeze(1)).square().sum(1)
 
         def values(name: str) -> Tensor:
-            return column(np.float32((p.filters or {}).get(name, np.nan)) for p in params)
+            return self._column(np.float32((p.filters or {}).get(name, np.nan)) for p in params)
 
         log_eta = values("eta_cutoff").log()
         floors = (
@@ -319,7 +310,7 @@ class _Rows:
         for floor in floors:
             self.floor = self.floor.fmin(floor).clamp(min=0.0)
 
-    def kept(self, slack: int) -> Tensor:
+    def _kept(self, slack: int) -> Tensor:
         """Count the tokens that the filters keep, [L] int64; ``slack`` 1: the most in float32, -1: the fewest."""
         n = self.finite.minimum(self._count(self.floor, slack * FLOOR_EDGE))
         by_min_p = self._count(self.min_depth, slack * EDGE)
@@ -353,10 +344,9 @@ class _Rows:
     def _drawn(self, count: Tensor) -> Tensor:
         return torch.where(count > 0, _at(self.drawn_mass, (count - 1).clamp(min=0)), 0.0)
 
-    def judge(
-        self, logits: Tensor, found: _Found, low: Tensor, exact: Tensor, high: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def judge(self, logits: Tensor, found: _Found) -> tuple[Tensor, Tensor, Tensor]:
         """Return the wrong rows, and the range of kept tokens: how many stand above it, and where it ends."""
+        low, exact, high = self.low, self.exact, self.high
         above, count = self._above(exact), exact
         is_shown, wrong = found.threshold is not None, torch.zeros_like(exact, dtype=torch.bool)
         dropped = torch.zeros_like(exact)  # from above, of what the mass is of
@@ -378,11 +368,8 @@ class _Rows:
         elif is_shown:
             wrong |= is_kept != (found.logprob > -torch.inf)
         if found.log_kept_mass is not None:
-            mass, least, most = (
-                found.log_kept_mass.double(),
-                self._share(dropped, low),
-                self._share(dropped, high),
-            )
+            least, most = (self._share(dropped, each) for each in (low, high))
+            mass = found.log_kept_mass.double()
             slack = TOLERANCE + 2 * self.bound - least * 2.0**-23
             is_near = (mass >= least - slack) & (mass <= most + slack)
             wrong |= ~is_near & (is_shown | (self.xtc == torch.inf))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,13 +144,11 @@ _STAGES: _Stages = (_floors, _min_p, _top_k, _typical_p, _top_p, _xtc)
 _LAST: _Stages = (_floors, _top_k, _typical_p, _top_p, _min_p, _xtc)
 
 
-class Moments(NamedTuple):
-    """Moments of y over the finite logits of a row, as :class:`tokendraw.filters.RowMoments`, in float64.
+@dataclass(frozen=True)
+class Moments:
+    """Moments of y over the finite logits of a row, as :class:`tokendraw.filters.RowMoments`, in float64."""
 
-    :ivar number: ``RowMoments.count``, which is a method of tuples.
-    """
-
-    number: float
+    count: float
     mean: float
     std: float
     log_mass: float
@@ -170,7 +168,7 @@ def moments(depths: Array, counts: Array) -> Moments:
     log_mass = float(np.log((np.exp(y) * weights).sum()))
     p = np.exp(y - log_mass)
     return Moments(
-        number=float(weights.sum()),
+        count=float(weights.sum()),
         mean=float(mean),
         std=float(np.sqrt(variance)),
         log_mass=log_mass,

@@ -224,7 +224,9 @@ def crossed_requests(subject: SampleSubject, rng: Generator) -> Iterator[RowSet]
     least = min(site.size for site in rows_by_site)
     for site, rows in rows_by_site.items():
         # In the smallest vocabulary a batch has more than a thousand rows.
-        most = effort.batch_of(site.size) * (4 if site.size == least and effort.fewer == 1 else 1)
+        most = effort.by_width(site.size, effort.crossed_batch, max(1, effort.crossed_batch // 6)) * (
+            4 if site.size == least and effort.fewer == 1 else 1
+        )
         requests, copies = cases.unfiltered_requests(subject, site, rng), -(-most // len(rows))
         yield RowSet(rows, requests, copies, alone=len(rows))
     for batch in cases.combined_requests(subject, settled_kind(subject.capabilities), rng):

@@ -13,14 +13,7 @@ from numpy.random import Generator
 from torch import Tensor
 
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, VerifyOutput
-from tokendraw.plugin import (
-    DraftKind,
-    GumbelDtype,
-    LogprobsMode,
-    TieRule,
-    VerifyCapabilities,
-    VerifyMode,
-)
+from tokendraw.plugin import DraftKind, GumbelDtype, LogprobsMode, TieRule, VerifyCapabilities, VerifyMode
 from tokendraw_testing import cases, reference, reference_walk
 from tokendraw_testing.cases import Case, CrossedRequest, CrossedRow, Factors, Fields, Site
 from tokendraw_testing.cases.telling import POSITION, VOCAB_SIZE, placed_requests, telling_draft, telling_rows
@@ -566,6 +559,11 @@ def sure_row(token: int, size: int, dtype: str) -> Tensor:
     return _tensor(np.where(np.arange(size) == token, 0.0, -1000.0), dtype)
 
 
+def sure_draft(token: int, size: int, dtype: str, kind: DraftKind) -> Tensor:
+    row = sure_row(token, size, "float32" if kind == "probs" else dtype)
+    return (row == 0).float() if kind == "probs" else row
+
+
 def call_of(
     subject: VerifySubject,
     way: tuple[VerifyMode, DraftKind],
@@ -581,8 +579,7 @@ def call_of(
     dtype = "float32" if kind == "probs" else site.dtype
     form = Form(site, dtype, mode, kind, gumbel_dtype or subject.gumbel_dtype, subject.capabilities.tie_rule)
     for params, first, target, ids in requests:
-        rows = [sure_row(token, site.size, dtype) for token in ids]
-        rows = [(row == 0).to(row.dtype) if kind == "probs" else row for row in rows]
+        rows = [sure_draft(token, site.size, dtype, kind) for token in ids]
         rows = [row if 0 <= x < site.size else row * np.nan for row, x in zip(rows, ids, strict=True)]
         made.append(request_of(form, params, first, target, rows, ids, "drawn for certain"))
     return CrossedCall(form=form, requests=made, order=list(range(len(made))))

@@ -95,15 +95,10 @@ def request_factors(capabilities: Capabilities) -> Factors:
 
 def combinations(capabilities: Capabilities, size: int) -> list[SamplingParams]:
     """Mix temperatures, filters and orders for a vocabulary of ``size``; the plain request comes first."""
-    filters, limit = {name for name, _ in capabilities.filters}, capabilities.max_top_k
+    limit, factors = capabilities.max_top_k, request_factors(capabilities)
     ks = [k for k in (0, 1, 40, max(1, size // 2), 2**30) if limit is None or k <= limit]
-    values: dict[str, Any] = {
-        "temperature": (1.0, 0.6),
-        "top_k": ks if "top_k" in filters else [0],
-        "top_p": (1.0, 0.9, 0.3) if "top_p" in filters else (1.0,),
-        "min_p": (0.0, 0.05) if "min_p" in filters else (0.0,),
-        "filter_order": crossed_orders(capabilities),
-    }
+    few = {"temperature": (1.0, 0.6), "top_k": ks, "top_p": (1.0, 0.9, 0.3), "min_p": (0.0, 0.05)}
+    values = factors | {name: some for name, some in few.items() if len(factors[name]) > 1}
     requests = [
         SamplingParams(**dict(zip(values, case, strict=True))) for case in itertools.product(*values.values())
     ]
@@ -280,12 +275,9 @@ class CrossedRow:
     @property
     def is_settled(self) -> bool:
         """Whether neither rounding nor the sampler's choice among ties decides the kept set."""
-        expected = self.expected
-        return (
-            expected.certain
-            and self.prepared.certain
-            and expected.count == np.count_nonzero(self.prepared.kept)
-        )
+        expected, kept = self.expected, self.prepared.kept
+        is_whole = expected.share == 1 and np.array_equal(expected.kept, kept)
+        return expected.certain and self.prepared.certain and is_whole
 
 
 def crossed_row(case: Case, rng: Generator, tie_rule: TieRule) -> CrossedRow:
@@ -393,6 +385,7 @@ def _edges_of_min_p(rng: Generator, size: int, params: SamplingParams) -> Array:
     return rng.permutation(y)
 
 
+DEEP_BULK: Final = Design("deep bulk", _deep_bulk)
 PLATEAU: Final = Design("plateau at p", _plateau_at_p, "top_p")
 FLAT: Final = Design(
     "flat", lambda rng, size, _: np.exp(rng.uniform(np.log(1e-3), np.log(10.0))) * rng.standard_normal(size)
@@ -405,7 +398,7 @@ DESIGNS: Final = (
     # 1, 3, 9, 27 ... equal tokens: ties everywhere, and at the end of any N best.
     Design("stairs", lambda rng, size, _: -0.5 * np.floor(np.log(2 * rng.permutation(size) + 1) / np.log(3))),
     Design("last ids", _last_ids),
-    Design("deep bulk", _deep_bulk),
+    DEEP_BULK,
     Design("ties at k", _tied_at_k, "top_k"),
     PLATEAU,
     Design("edges of min-p", _edges_of_min_p, "min_p"),

@@ -20,7 +20,15 @@ from tokendraw import SamplingParams
 from tokendraw.plugin import GumbelDtype
 from tokendraw_testing import reference, reference_walk
 from tokendraw_testing.cases.requests import CrossedRequest, random_seeds
-from tokendraw_testing.cases.rows import LARGEST_Y_SHIFT, CrossedRow, Site, round_to_dtype, row_of
+from tokendraw_testing.cases.rows import (
+    DEEP_BULK,
+    NO_FILTERS,
+    CrossedRow,
+    Site,
+    crossed_row,
+    round_to_dtype,
+    row_of,
+)
 from tokendraw_testing.reference import TILE_SIZE, Array
 from tokendraw_testing.subjects import RowSubject
 
@@ -69,40 +77,26 @@ def telling_rows(token_stream: int, tile_stream: int) -> Iterator[TellingRow]:
     make up for.
     """
     for luck, kept in itertools.product((0.0, LUCK), KEPT_COUNTS):
-        yield TellingRow(SEEDS[token_stream], _contested_token(token_stream, kept, luck), kept)
-        yield TellingRow(SEEDS[tile_stream], _contested_tile(tile_stream, kept, luck), kept)
+        yield TellingRow(SEEDS[token_stream], _contested(token_stream, kept, luck, is_tile=False), kept)
+        yield TellingRow(SEEDS[tile_stream], _contested(tile_stream, kept, luck, is_tile=True), kept)
 
 
-def place_row(row: TellingRow, dtype: torch.dtype, size: int) -> torch.Tensor:
-    """Return the row in a dtype and a vocabulary of ``size``, at least its own; the row stays as telling.
+def _contested(stream: int, kept: int, luck: float, *, is_tile: bool) -> Array:
+    """Make a row [V] float32 whose draw depends on the noise precision: token 0 or a rival in its tile, or tile 0.
 
-    The decisive logits are moved to zero, where the values of a dtype lie densest, by a distance that each dtype has.
+    :param luck: raises it, so that both draw it.
     """
-    shift = torch.tensor(-float(row.logits[0])).bfloat16().double()
-    logits = torch.full((size,), _NEGLIGIBLE, dtype=torch.float64)
-    logits[: len(row.logits)] = torch.from_numpy(row.logits).double() + shift
-    return logits.to(dtype)
-
-
-def _contested_token(stream: int, kept: int, luck: float) -> Array:
-    """Make a row [V] float32 whose draw depends on the noise precision: token 0, or a rival in its tile."""
     row = np.full(VOCAB_SIZE, _NEGLIGIBLE)
-    row[:kept] = np.where(np.arange(kept) < TILE_SIZE, 0.0, _UNLIKELY_LOGIT)
-    rivals = np.arange(1, TILE_SIZE)
-    best = (row[rivals] + reference.gumbel(SEEDS[stream], POSITION, rivals, stream)).max()
-    row[0] = best - _mean_noise(stream) + luck
-    return row.astype(np.float32)
-
-
-def _contested_tile(stream: int, kept: int, luck: float) -> Array:
-    """Make a row [V] float32 whose drawn tile depends on the noise precision: tile 0 or tile 1."""
-    row = np.full(VOCAB_SIZE, _NEGLIGIBLE)
-    row[: kept // 2] = row[TILE_SIZE : TILE_SIZE + kept - kept // 2] = 0.0
-    first = np.arange(0, VOCAB_SIZE, TILE_SIZE)
-    masses = np.log(np.add.reduceat(np.exp(row), first))
-    rivals = np.arange(1, len(first))
-    best = (masses[rivals] + reference.gumbel(SEEDS[stream], POSITION, rivals, stream)).max()
-    row[:TILE_SIZE] += best - masses[0] - _mean_noise(stream) + luck
+    if is_tile:
+        row[: kept // 2] = row[TILE_SIZE : TILE_SIZE + kept - kept // 2] = 0.0
+        scores = np.log(np.add.reduceat(np.exp(row), np.arange(0, VOCAB_SIZE, TILE_SIZE)))
+    else:
+        row[:kept] = np.where(np.arange(kept) < TILE_SIZE, 0.0, _UNLIKELY_LOGIT)
+        scores = row[:TILE_SIZE].copy()
+    rivals = np.arange(1, len(scores))
+    best = (scores[rivals] + reference.gumbel(SEEDS[stream], POSITION, rivals, stream)).max()
+    precisions = [float(reference.gumbel(SEEDS[stream], POSITION, 0, stream, n)) for n in ("fp32", "fp64")]
+    row[: TILE_SIZE if is_tile else 1] += best - scores[0] - sum(precisions) / 2 + luck
     return row.astype(np.float32)
 
 
@@ -116,14 +110,6 @@ def telling_draft() -> TellingRow:
     return TellingRow(seed, row.astype(np.float32), kept=2)
 
 
-def _mean_noise(stream: int) -> float:
-    """Return the mean of the two precisions' noise at index 0."""
-    variates = [
-        float(reference.gumbel(SEEDS[stream], POSITION, 0, stream, dtype)) for dtype in ("fp32", "fp64")
-    ]
-    return sum(variates) / 2
-
-
 def make_near_tie(
     site: Site, params: SamplingParams, rng: Generator, dtype: GumbelDtype
 ) -> CrossedRequest | None:
@@ -134,19 +120,14 @@ def make_near_tie(
 
     :returns: None where no value of the dtype comes near enough.
     """
+    request = {name: getattr(params, name) for name in NO_FILTERS}
     for seed, position in zip(*random_seeds(rng, _ATTEMPTS), strict=True):
-        y = np.minimum(-np.log(site.size) - 0.5 + 0.2 * rng.standard_normal(site.size), 0.0)
-        y[rng.integers(site.size)] = 0.0
-        top = (
-            round_to_dtype(np.array(LARGEST_Y_SHIFT * params.temperature), site.torch_dtype).double().numpy()
-        )
-        logits = round_to_dtype(top + params.temperature * y, site.torch_dtype)
-        row = CrossedRow(site, "a near tie", logits, params, "value")
+        row = crossed_row({"site": site, "design": DEEP_BULK, **request}, rng, "value")
         winner, _ = reference.draw(row.prepared, seed, position, dtype)
         rival, value = _rival(row, winner, seed, position, dtype)
-        adjusted_logits = logits.clone()
-        adjusted_logits[rival] = value
-        row = replace(row, logits=adjusted_logits)
+        logits = row.logits.clone()
+        logits[rival] = value
+        row = replace(row, logits=logits)
         token, lead = reference.draw(row.prepared, seed, position, dtype)
         if token == winner and LEAST_LEAD / 2 < lead < 50 * LEAST_LEAD and row.is_settled:
             return CrossedRequest(row, replace(params, seed=seed), position)
@@ -172,12 +153,18 @@ def _rival(row: CrossedRow, winner: int, seed: int, position: int, dtype: Gumbel
 def placed_requests(
     subject: RowSubject, site: Site, rows: Iterable[TellingRow], has_top_k: bool
 ) -> Iterator[tuple[SamplingParams, torch.Tensor]]:
-    """Yield the seeded request and the logits of each row: without a filter, and with top-k as far as it is served."""
+    """Yield the seeded request and the logits of each row: without a filter, and with top-k as far as it is served.
+
+    The decisive logits are moved to zero, where the values of a dtype lie densest, by a distance that each dtype has.
+    """
     limit = subject.capabilities.max_top_k
     for row in rows:
+        shift = torch.tensor(-float(row.logits[0])).bfloat16().double()
+        logits = torch.full((site.size,), _NEGLIGIBLE, dtype=torch.float64)
+        logits[: len(row.logits)] = torch.from_numpy(row.logits).double() + shift
         for k in (0, row.kept) if has_top_k and row.kept <= (limit or row.kept) else (0,):
             params = SamplingParams(seed=row.seed, top_k=k, filter_order=subject.filter_order)
-            yield params, place_row(row, site.torch_dtype, site.size)
+            yield params, logits.to(site.torch_dtype)
 
 
 def telling_requests(

@@ -33,8 +33,6 @@ class Expectation:
     """bool: possible tokens, with the benefit of rounding."""
     certain: bool
     """Whether no decision of a filter depends on rounding, so that ``probabilities`` are certain."""
-    count: int
-    """Number of kept tokens."""
 
     @functools.cached_property
     def masses(self) -> Array:
@@ -83,7 +81,6 @@ def expect(
         share=share,
         possible=kept if certain else _possible(sorted_logits, row, params),
         certain=certain,
-        count=int(kept.sum()) - round(float(in_part.sum()) * (1 - share)),
     )
 
 

@@ -117,21 +117,13 @@ class Effort:
         """Whether a quick run leaves out a call for this vocabulary: two of three calls for wide vocabularies."""
         return self.quick and size > _WIDE_VOCAB_SIZE and turn % 3 > 0
 
-    def batch_of(self, size: int) -> int:
-        """Return the rows of a large batch of crossed requests for a vocabulary of ``size``."""
-        return self.crossed_batch if size <= _WIDE_VOCAB_SIZE else max(1, self.crossed_batch // 6)
+    def by_width(self, size: int, narrow: int, wide: int) -> int:
+        """Return the first of two numbers for a vocabulary that is not wide, else the second."""
+        return narrow if size <= _WIDE_VOCAB_SIZE else wide
 
     def copies(self, most: int, size: int) -> int:
-        """Return the copies of a row in a batch, ``most`` of them in a full run, for a vocabulary of ``size``."""
-        return 1 if self.fewer > 1 or size > _WIDE_VOCAB_SIZE else most
-
-    def crossed_draws(self, size: int) -> int:
-        """Return the draws of a designed row for a vocabulary of ``size``."""
-        return self.draws_of(300 if size <= _WIDE_VOCAB_SIZE else 48)
-
-    def crowd_of(self, size: int) -> int:
-        """Return the rows of a batch without shared noise, for a vocabulary of ``size``."""
-        return min(self.batch_rows // 5, 1100 if size <= _WIDE_VOCAB_SIZE else 140)
+        """Return the copies of a row in a batch, ``most`` of them in a full run."""
+        return 1 if self.fewer > 1 else self.by_width(size, most, 1)
 
     def draws_of(self, count: int) -> int:
         """Limit the number of draws of a statistical check to the effort."""

@@ -25,14 +25,7 @@ from tokendraw.tools import all_of, format_error
 from tokendraw_testing.kit.property import Property, find, select_properties
 from tokendraw_testing.kit.report import Line, Report, Status
 from tokendraw_testing.kit.subject import Subject, require_refusal
-from tokendraw_testing.kit.trial import (
-    FALSE_ALARM,
-    FIRST_LOOK_P,
-    SECOND_LOOK_P,
-    NotRun,
-    Trial,
-    Violation,
-)
+from tokendraw_testing.kit.trial import FALSE_ALARM, FIRST_LOOK_P, SECOND_LOOK_P, NotRun, Trial, Violation
 from tokendraw_testing.kit.workers import results
 
 _KIT: Final = Path(__file__).parents[1]
@@ -277,8 +270,8 @@ def _add(total: Line, line: Line, count: int) -> Line:
 def _check_case(subject: Subject, case: Case) -> Line:
     kit = find(case.operation)
     assert kit is not None
-    assert kit.fuzz is not None, "the operation has random cases"
     hook, view = kit.fuzz, kit.view(subject)
+    assert hook is not None, "the operation has random cases"
     trial = Trial(f"fuzz {case.operation} {case.number}", subject.seed)
     rng = np.random.default_rng([subject.seed, case.number])
     line = attempt(lambda trial: hook(view, rng, trial), str(case), "", trial, subject.device)

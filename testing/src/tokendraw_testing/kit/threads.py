@@ -21,12 +21,10 @@ from tokendraw_testing.kit.subject import OperationSubject
 from tokendraw_testing.kit.trial import Trial, Violation
 from tokendraw_testing.kit.workers import usable_cores
 
-FIRST_REPEATS: Final = 10
+_FIRST_REPEATS: Final = 10
 """Repetitions of a line's first call: a race that shows in three calls of five escapes them once in 9,500."""
-OTHER_REPEATS: Final = 3
+_OTHER_REPEATS: Final = 3
 """Repetitions of a line's later calls."""
-LARGE_BATCH_ROWS: Final = 256
-"""Rows of a large batch, enough for any backend to share them out."""
 _TIMEOUT_SECONDS: Final = 300.0
 """Seconds that the calls of the threads may take together."""
 _SWITCH_SECONDS: Final = 1e-5
@@ -63,17 +61,18 @@ def require_thread_free(
     trial: Trial,
     what: str,
     calls_by_thread: Sequence[RepeatedCall],
-    calls: int = FIRST_REPEATS,
+    turn: int = 0,
 ) -> None:
     """Require the output of one thread from calls with several threads, and of calls of one object at once.
 
     :param what: name of the calls in messages.
     :param calls_by_thread: the call of each Python thread. The rows of no two are equal: scratch that calls share holds
         one thread's rows while another thread reads.
-    :param calls: number of repetitions with each number of threads, and by each thread.
+    :param turn: number of the calls in their line.
     :raises Violation: an output differs, or a call raised in a thread.
     """
     references = [subject.make(call.make()) for call in calls_by_thread]
+    calls = _OTHER_REPEATS if turn else _FIRST_REPEATS
 
     def require_alike(rank: int, output: Any) -> None:
         reason = calls_by_thread[rank].differs(references[rank], output)

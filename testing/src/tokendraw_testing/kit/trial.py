@@ -101,22 +101,20 @@ class Trial:
 @contextlib.contextmanager
 def require_unmodified(trial: Trial, **inputs: object) -> Iterator[None]:
     """Require that the block leaves every bit of the inputs unmodified: tensors, and dataclasses that hold some."""
-    tensors = _tensors(inputs)
-    before = {name: bits(tensor).clone() for name, tensor in tensors.items()}
+    tensors = [pair for name, part in inputs.items() for pair in named_tensors(name, part)]
+    before = [bits(tensor).clone() for _, tensor in tensors]
     yield
-    for name, tensor in tensors.items():
-        is_same = torch.equal(bits(tensor), before[name])
+    for (name, tensor), kept in zip(tensors, before, strict=True):
+        is_same = torch.equal(bits(tensor), kept)
         trial.require(is_same, f"'{name}' needs to stay as it is, found changed")
 
 
-def _tensors(inputs: dict[str, object]) -> dict[str, torch.Tensor]:
-    tensors: dict[str, torch.Tensor] = {}
-    for name, part in inputs.items():
-        if isinstance(part, torch.Tensor):
-            tensors[name] = part
-        elif is_dataclass(part):
-            tensors |= _tensors({field.name: getattr(part, field.name) for field in fields(part)})
-    return tensors
+def named_tensors(name: str, part: object) -> list[tuple[str, torch.Tensor]]:
+    """List a tensor, or those of a dataclass by the names of its fields."""
+    if isinstance(part, torch.Tensor):
+        return [(name, part)]
+    parts = [(field.name, getattr(part, field.name)) for field in fields(part)] if is_dataclass(part) else []
+    return [pair for each in parts for pair in named_tensors(*each)]
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

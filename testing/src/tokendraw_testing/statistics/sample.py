@@ -197,7 +197,7 @@ def crossed_distributions(subject: SampleSubject, trial: Trial) -> str:
     """Unseeded rows draw every level of designed rows as often as they should, in each part of its ids."""
     effort, rows = subject.effort, _design_rows(subject, trial.generator("table"))
     looks = [
-        (row, effort.crossed_draws(row.site.size) * (1 + is_edge))
+        (row, effort.draws_of(effort.by_width(row.site.size, 300, 48)) * (1 + is_edge))
         for is_edge, row in rows
         if row.expected.certain
     ]
@@ -296,7 +296,8 @@ def independent_draws(subject: SampleSubject, trial: Trial) -> str:
 def distant_rows(subject: SampleSubject, trial: Trial) -> str:
     """No two rows of a batch or of successive batches share noise, at any distance, in any dtype and vocabulary."""
     all_sites = cases.some_sites(subject.capabilities, subject.effort)
-    crowds = [(site, subject.effort.crowd_of(site.size)) for site in all_sites]
+    most = subject.effort.batch_rows // 5
+    crowds = [(site, min(most, subject.effort.by_width(site.size, 1100, 140))) for site in all_sites]
     crowds = [(site, rows) for site, rows in crowds if site.size > 4 * rows]
     if not crowds:
         limit = subject.capabilities.max_vocab_size

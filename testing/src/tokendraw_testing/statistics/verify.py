@@ -20,7 +20,7 @@ from scipy import stats
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw.plugin import DraftKind, GumbelDtype, VerifyMode
 from tokendraw.tools import all_of
-from tokendraw_testing.cases.drafts import chains, rounded
+from tokendraw_testing.cases.drafts import chains, rounded, sure_draft
 from tokendraw_testing.cases.requests import random_seeds, seed_torch, seedings
 from tokendraw_testing.judges.expectation import expect
 from tokendraw_testing.kit.property import Properties
@@ -120,8 +120,8 @@ class Speculation:
             for x, rows in ((target, before), (told, before[:-1]))
         )
         lists = torch.stack(ids, 1).tolist()
-        *laid_out, metadata = subject.arguments(target, lists, self.kind, told, params, first)
-        output = subject.verify(*laid_out, known(metadata), self.mode, gumbel_dtype=self.noise)
+        logits, drafts, metadata = subject.arguments(target, lists, self.kind, told, params, first)
+        output = subject.verify(logits, drafts, known(metadata), self.mode, gumbel_dtype=self.noise)
         last = output.token_ids.gather(1, output.num_accepted.long().unsqueeze(1)).squeeze(1)
         return [column.cpu().numpy() for column in (ids[0], output.num_accepted, last)]
 
@@ -332,12 +332,6 @@ _WIDE_VOCAB_SIZES: Final = (65_543, 131_113)
 _KEPT_TOKENS: Final = 64
 
 
-def _draft_of_token_0(subject: VerifySubject, size: int, dtype: str, kind: DraftKind) -> torch.Tensor:
-    """Return a row [V] of drafts, logits or probabilities, with all the mass on token 0."""
-    is_first = (np.arange(size) == 0).astype(np.float32)
-    return subject.upload_draft(is_first if kind == "probs" else 120 * is_first - 60, dtype, kind)
-
-
 @properties.required("verify shared noise")
 def shared_noise(subject: VerifySubject, trial: Trial) -> str:
     """Drafts, accepted numbers, recovered and bonus tokens of calls coincide as often as independent draws do."""
@@ -379,7 +373,7 @@ def _coinciding_tokens(
         metadata = SamplingMetadata.from_params(requests, device=subject.device, positions=positions)
         tokens.append(subject.call("draft", x.expand(count, -1), metadata).token_ids.cpu().numpy())
     kind = subject.capabilities.draft_kinds[-1]
-    draft_row = _draft_of_token_0(subject, size, dtype, kind)
+    draft_row = sure_draft(0, size, dtype, kind).to(subject.device)
     # One draft each, which the target cannot emit; and none: what is emitted then is a bonus token in any mode.
     for mode, n in [*((mode, 1) for mode in modes), *[(modes[0], 0)] * (not params.top_k)]:
         target, draft_rows = x.expand((n + 1) * count, -1), draft_row.expand(n * count, -1)
@@ -403,7 +397,7 @@ def _accepts_independently(
     exact_rows = target[:-1].float().cpu().numpy()
     passed = np.cumprod([1.0, *(float(expect(x, _PLAIN_PARAMS).probabilities[0]) for x in exact_rows)])
     probabilities = passed - np.append(passed[1:], 0.0)
-    draft_rows = _draft_of_token_0(subject, size, dtype, kind).expand(count * drafts, -1)
+    draft_rows = sure_draft(0, size, dtype, kind).to(subject.device).expand(count * drafts, -1)
     output = subject.verify_ids(
         target.repeat(count, 1), [[0] * drafts] * count, ("rejection", kind), draft_rows
     )
