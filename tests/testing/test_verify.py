@@ -64,7 +64,7 @@ def test_a_verifier_with_few_capabilities_is_refused_the_rest_in_words():
         "verify graph capture",
     }
     (details,) = [line.detail for line in report.lines if line.name == "verify output"]
-    assert details == "3 shapes of batches; 14 requests beyond the capabilities refused"
+    assert details == "3 shapes of batches; 25 requests beyond the capabilities refused"
 
 
 def test_a_call_beyond_the_capabilities_without_a_refusal_is_a_failure(monkeypatch):

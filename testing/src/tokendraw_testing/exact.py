@@ -23,7 +23,7 @@ from tokendraw import SamplingMetadata
 from tokendraw.plugin import Call
 from tokendraw.tools import find_operation
 from tokendraw_testing.judges.rows import TOLERANCE
-from tokendraw_testing.kit.device import capture, require_new_draws, require_no_wait
+from tokendraw_testing.kit.device import capture, require_no_wait
 from tokendraw_testing.kit.property import Properties, Property, Refusal
 from tokendraw_testing.kit.threads import RepeatedCall, require_cpu_threads, require_thread_free, thread_words
 from tokendraw_testing.kit.trial import Trial, bits, named_tensors, require_unmodified
@@ -229,9 +229,7 @@ def lines(
             require_thread_free(of_need, trial, str(batch), calls, turn)
         return f"{len(batches)} batches of {_MANY_ROWS[0]} rows, {thread_words()}"
 
-    @properties.advertised(
-        f"{prefix}sync-free", lambda c: c.sync_free, Refusal({"sync_free": True}), needs_cuda=True
-    )
+    @properties.promised(f"{prefix}sync-free", "sync_free")
     def sync_free(view: Any, trial: Trial) -> str:
         """No call waits for the device: by torch's own check, and by a stopwatch behind a sleeping device."""
         count = 0
@@ -242,9 +240,7 @@ def lines(
 
     if graph:
 
-        @properties.advertised(
-            f"{prefix}graph capture", lambda c: c.graph_safe, Refusal({"graph_safe": True}), needs_cuda=True
-        )
+        @properties.promised(f"{prefix}graph capture", "graph_safe")
         def graph_capture(view: Any, trial: Trial) -> str:
             """A captured call follows logits, ids and positions that change in place, and draws anew at each replay."""
             count, rng = 0, trial.generator("rows")
@@ -270,7 +266,14 @@ def lines(
             if flat is not None:
                 batch, words = flat(view)
                 replay, output = capture(_work(view, batch.call(view), batch.need))
-                require_new_draws(trial, replay, output.token_ids, words)
+                draws = []
+                for _ in range(3):
+                    replay()
+                    draws.append(output.token_ids.cpu().view(len(batch), -1))
+                for left, right in itertools.combinations(draws, 2):
+                    num_repeated = int((left == right).all(1).sum())
+                    what = f"{num_repeated} of {len(batch)} {words} again"
+                    trial.require(num_repeated <= 3, f"replays need to draw anew, found {what}")
             return f"{count} kinds of batches"
 
     return tuple(properties.all)

@@ -95,11 +95,6 @@ class KeptSets:
             words = f"tokens need to be uniform over their kept sets, found p = {places.p_value:.1e}: {places.worst}"
         return words
 
-    @property
-    def passed(self) -> bool:
-        """Whether no row was wrong."""
-        return self.fault is None
-
     def as_json(self) -> dict[str, Any]:
         """Return the counts as JSON types."""
         quarters = np.bincount(self.quarters, minlength=4).tolist()

@@ -40,12 +40,6 @@ class EditRequest:
     output: list[int] = field(default_factory=list)
 
 
-def limited(params: SamplingParams, edits: Collection[Edit]) -> SamplingParams:
-    """Return a request without the edits that are none of ``edits``."""
-    off: dict[str, Any] = {name: getattr(_PLAIN_PARAMS, name) for name in EDITS[1:] if name not in edits}
-    return replace(params, **off)
-
-
 class Engine:
     """Slots and their requests, which ask for nothing but ``edits``."""
 
@@ -58,8 +52,9 @@ class Engine:
 
     def add(self, requests: Mapping[int, EditRequest]) -> None:
         """Add requests to empty slots, and append their outputs token by token."""
+        off: dict[str, Any] = {n: getattr(_PLAIN_PARAMS, n) for n in EDITS[1:] if n not in self.edits}
         for slot, request in requests.items():
-            params = limited(request.params, self.edits)
+            params = replace(request.params, **off)
             self.slots.add(slot, params, prompt_token_ids=request.prompt)
             self.requests[slot] = EditRequest(params, request.prompt)
         for tokens in itertools.zip_longest(*(request.output for request in requests.values())):
@@ -451,9 +446,7 @@ def _random_drafts(rng: Generator, request: EditRequest, vocab_size: int) -> lis
     return rng.choice(candidates, int(rng.choice([0, 1, 2, 5, 8, 12]))).tolist()  # type: ignore[no-any-return]
 
 
-@properties.advertised(
-    "process graph replay", lambda c: c.graph_safe, Refusal({"graph_safe": True}), needs_cuda=True
-)
+@properties.promised("process graph replay", "graph_safe")
 def graph_replay(subject: ProcessSubject, trial: Trial) -> str:
     """A graph captured with empty slots follows requests that come, grow and go, and logits that change."""
     rng, rows, size = trial.generator("steps"), 16, subject.vocab_size(2000)

@@ -60,7 +60,7 @@ ROW_REFUSALS: Final = (
     ),
 )
 """Capabilities, each with a request that has to be refused without it."""
-_REFUSALS: Final = (
+REFUSALS: Final = (
     *ROW_REFUSALS,
     *(
         (
@@ -86,7 +86,7 @@ def output(subject: SampleSubject, trial: Trial) -> str:
         found = f"found {drawn.token_ids.tolist()}, valid {drawn.valid.tolist()}"
         trial.require(drawn.valid.all(), f"[{rows}, {size}] logits of 0 need valid rows, {found}")
         trial.require(size > 1 or not drawn.token_ids.any(), f"V = 1 needs token 0, {found}")
-    return "5 shapes" + require_unadvertised(subject, _REFUSALS)
+    return "5 shapes" + require_unadvertised(subject, REFUSALS)
 
 
 @properties.advertised("limits", lambda c: c.max_top_k is not None or c.max_vocab_size is not None)

@@ -40,13 +40,11 @@ def scores_of_draws(subject: ScoreSubject, trial: Trial) -> str:
             params, logits = [request.params for request in part], cases.stack_logits(part, subject.device)
             drawn = sampler.sample(logits, params, [0] * len(part), logprobs_mode=mode)
             scored = subject.score(logits, drawn.token_ids.tolist(), params, mode)
-            assert drawn.logprobs is not None
-            pairs: dict[str, tuple[Any, Any]] = {"log_kept_mass": (scored.log_kept_mass, drawn.log_kept_mass)}
-            for name in ("token_ids", "logprobs", "ranks"):
-                pairs[name] = getattr(scored.logprobs, name), getattr(drawn.logprobs, name)
-            for name, (found, expected) in pairs.items():
+            pairs: list[tuple[str, Any, Any]] = [("log_kept_mass", scored, drawn)]
+            pairs += [(name, scored.logprobs, drawn.logprobs) for name in ("token_ids", "logprobs", "ranks")]
+            for name, ours, theirs in pairs:
                 trial.require(
-                    torch.equal(found, expected),
+                    torch.equal(getattr(ours, name), getattr(theirs, name)),
                     f"{site}, {mode}: '{name}' needs the bits of the draw, found others",
                 )
             num_rows += len(part)

@@ -75,6 +75,12 @@ class RowSubject(OperationSubject):
         """Make one call with ready arguments, and check the form of the output; ``need`` as :meth:`need` takes it."""
         return self.make(self.new_call(method, *arguments), self.need(**need))
 
+    def least_call(self, params: SamplingParams) -> Call:
+        """Make a call of a row with these parameters."""
+        metadata = SamplingMetadata.from_params([params], device=self.device, positions=[0])
+        ids = [torch.zeros(1, dtype=torch.int64, device=self.device)] * (self.operation == "score")
+        return self.new_call(self.operation, torch.zeros(1, 4, device=self.device), *ids, metadata)
+
     def with_need(self, **fields: Any) -> Self:
         """Copy the view for calls of a need with these fields; the copy notes places beside the view's own."""
         view = copy.copy(self)
@@ -222,6 +228,24 @@ class VerifySubject(RowSubject):
         )
         return target, drafts, metadata
 
+    def least_call(
+        self,
+        params: SamplingParams,
+        mode: VerifyMode | None = None,
+        kind: DraftKind | None = None,
+        ragged: bool = False,
+        placeholder: bool = False,
+    ) -> Call:
+        """Make a call of two requests with a draft each, or only the first with a draft.
+
+        :param mode: None: one that is advertised, as for ``kind``.
+        """
+        c, ids = self.capabilities, [[-1 if placeholder else 0], [0] * (not ragged)]
+        rows = torch.full((sum(map(len, ids)), 4), 0.25, device=self.device)
+        target, draft_kind = torch.zeros(len(rows) + 2, 4, device=self.device), (*c.draft_kinds, "chosen")[0]
+        arguments = self.arguments(target, ids, kind or draft_kind, rows, [params] * 2, [0, 0])
+        return self.new_call("verify", *arguments, mode=mode or (*c.verify_modes, "rejection")[0])
+
     def verify_ids(
         self,
         target: torch.Tensor,
@@ -274,42 +298,9 @@ def with_seeds(metadata: SamplingMetadata, seeds: Sequence[int]) -> SamplingMeta
 
 def row_refusal(need: Mapping[str, Any] = MappingProxyType({}), **params: Any) -> Refusal:
     """Make the refusal of a row with some parameters; ``need`` has the fields of the need that belong to it."""
-
-    def call(subject: RowSubject) -> Call:
-        metadata = SamplingMetadata.from_params(
-            [SamplingParams(**params)], device=subject.device, positions=[0]
-        )
-        arguments: list[Any] = [torch.zeros(1, 4, device=subject.device), metadata]
-        if subject.operation == "score":
-            arguments.insert(1, torch.zeros(1, dtype=torch.int64, device=subject.device))
-        return subject.new_call(subject.operation, *arguments)
-
-    return Refusal(need, call)
+    return Refusal(need, lambda subject: subject.least_call(SamplingParams(**params)))
 
 
-def draft_refusal(
-    *,
-    params: SamplingParams | None = None,
-    mode: VerifyMode | None = None,
-    kind: DraftKind | None = None,
-    ragged: bool = False,
-    placeholder: bool = False,
-) -> Refusal:
-    """Make the refusal of two requests with a draft each, or only the first with a draft.
-
-    :param mode: None: one that is advertised, as for ``kind``.
-    """
-
-    def call(subject: VerifySubject) -> Call:
-        c, device = subject.capabilities, subject.device
-        ids = [[-1 if placeholder else 0], [0] * (not ragged)]
-        rows = torch.full((sum(map(len, ids)), 4), 0.25, device=device)
-        target, asked = torch.zeros(len(rows) + 2, 4, device=device), [params or SamplingParams()] * 2
-        draft_kind, verify_mode = (
-            kind or (*c.draft_kinds, "chosen")[0],
-            mode or (*c.verify_modes, "rejection")[0],
-        )
-        arguments = subject.arguments(target, ids, draft_kind, rows, asked, [0, 0])
-        return subject.new_call("verify", *arguments, mode=verify_mode)
-
-    return Refusal(call=call)
+def draft_refusal(**options: Any) -> Refusal:
+    """Make the refusal of a verification; the options are those of :meth:`VerifySubject.least_call`."""
+    return Refusal(call=lambda subject: subject.least_call(SamplingParams(), **options))

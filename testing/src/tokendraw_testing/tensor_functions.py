@@ -15,7 +15,7 @@ from tokendraw_testing.kit.device import capture, require_no_wait
 from tokendraw_testing.kit.property import OperationKit, Properties, Refusal
 from tokendraw_testing.kit.subject import OperationSubject, require_refusal
 from tokendraw_testing.kit.threads import RepeatedCall, require_cpu_threads, require_thread_free, thread_words
-from tokendraw_testing.kit.trial import Trial, Violation, require_unmodified
+from tokendraw_testing.kit.trial import Trial, require_unmodified, violations_named
 
 _SENTINEL = 0x5A
 """Byte that stands in all memory that a call is given to write, and around it."""
@@ -84,12 +84,10 @@ def kit_of(operation: str, functions: Mapping[str, TensorFunction]) -> Operation
             cases = [call.function.make(generator, size, **way) for size in call.function.sizes]
             for arguments in (*cases, *call.function.edges(generator, **way)):
                 made, is_apart = subject.guarded(call, arguments)
-                try:
+                forms = {name: list(tensor.shape) for name, tensor in made.tensors().items()}
+                with violations_named(f"{words}, {forms}"):
                     subject.make(made)
                     trial.require(is_apart(), _BESIDE)
-                except Violation as violation:
-                    forms = {name: list(tensor.shape) for name, tensor in made.tensors().items()}
-                    raise Violation(f"{words}, {forms}: {violation}") from violation.__cause__
                 count += 1
         refused = [
             require_refusal(subject, Refusal(call=partial(TensorSubject.example, call=call, way=way)))
@@ -123,9 +121,7 @@ def kit_of(operation: str, functions: Mapping[str, TensorFunction]) -> Operation
             require_thread_free(subject, trial, words, calls)
         return f"{len(ways)} ways, {thread_words()}"
 
-    @properties.advertised(
-        f"{operation} sync-free", lambda c: c.sync_free, Refusal({"sync_free": True}), needs_cuda=True
-    )
+    @properties.promised(f"{operation} sync-free", "sync_free")
     def sync_free(subject: TensorSubject, trial: Trial) -> str:
         """No call waits for the device: by torch's check, and by a stopwatch behind a sleeping device."""
         ways = list(subject.ways())
@@ -133,9 +129,7 @@ def kit_of(operation: str, functions: Mapping[str, TensorFunction]) -> Operation
             require_no_wait(trial, words, subject.work(subject.example(call, way, -1)))
         return f"{len(ways)} ways"
 
-    @properties.advertised(
-        f"{operation} graph replay", lambda c: c.graph_safe, Refusal({"graph_safe": True}), needs_cuda=True
-    )
+    @properties.promised(f"{operation} graph replay", "graph_safe")
     def graph_replay(subject: TensorSubject, trial: Trial) -> str:
         """A captured call follows inputs that change in place."""
         ways = list(subject.ways())

@@ -12,7 +12,7 @@ import torch
 from numpy.random import Generator
 
 from tokendraw import SamplingMetadata, SamplingParams, VerifyOutput
-from tokendraw.plugin import INPUT_DTYPES, PAD_LOGPROB, DraftKind, GumbelDtype, VerifyCapabilities, VerifyMode
+from tokendraw.plugin import PAD_LOGPROB, DraftKind, GumbelDtype, VerifyCapabilities, VerifyMode
 from tokendraw.tools import all_of
 from tokendraw_testing import cases, exact, kept_sets, reference, reference_walk
 from tokendraw_testing.cases import CrossedRequest, Site
@@ -37,6 +37,7 @@ from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, of
 from tokendraw_testing.kit.subject import require_unadvertised
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.reference import Array
+from tokendraw_testing.sample import REFUSALS
 from tokendraw_testing.statistics import verify as statistics
 from tokendraw_testing.subjects import VerifySubject, draft_refusal
 
@@ -146,12 +147,12 @@ def _require_logprobs(
             (behind == PAD_LOGPROB).all(),
             f"{what} needs log_kept_mass -inf behind its {len(tokens)} tokens, found {behind.tolist()}",
         )
-        for step, token in enumerate(tokens):
-            row, at = request.rows[step], (place, step)
+        for number, token in enumerate(tokens):
+            row, step, at = request.rows[number], request.step(number), (place, number)
             if row.valid and row.x.max() < np.inf:
-                rows.require(trial, what, request.step(step), token, mode, at)
+                rows.require(trial, what, step, token, mode, at)
             else:
-                rows.require_form(trial, what, request.params, token, call.form.site.size, at)
+                rows.require_form(trial, what, step, token, at)
 
 
 # Shapes and refusals.
@@ -159,18 +160,9 @@ def _require_logprobs(
 _MODES: Final[tuple[VerifyMode, ...]] = ("rejection", "coupled", "block")
 _KINDS: Final[tuple[DraftKind, ...]] = ("probs", "logits", "chosen")
 _REFUSALS: Final[tuple[tuple[Callable[[VerifyCapabilities], bool], Refusal], ...]] = (
-    *((offers("dtypes", name), Refusal({"dtype": name})) for name in INPUT_DTYPES),
-    *(
-        (offers("filters", (name, "per_row")), draft_refusal(params=params))
-        for name, params in statistics.FILTERS.items()
-    ),
+    *REFUSALS,
     *((offers("verify_modes", mode), draft_refusal(mode=mode)) for mode in _MODES),
     *((offers("draft_kinds", kind), draft_refusal(kind=kind)) for kind in _KINDS),
-    (lambda c: c.greedy, draft_refusal(params=SamplingParams(temperature=0.0))),
-    (cases.has_counter, draft_refusal(params=SamplingParams(seed=1))),
-    (offers("gumbel_dtypes", "fp64"), Refusal({"gumbel_dtype": "fp64"})),
-    (cases.has_logprobs, draft_refusal(params=SamplingParams(logprobs=1))),
-    (lambda c: c.threshold, Refusal({"threshold": True})),
     (lambda c: c.ragged_drafts, draft_refusal(ragged=True)),
     (lambda c: c.placeholder_drafts, draft_refusal(placeholder=True)),
 )
@@ -262,7 +254,8 @@ def _judge_cases(
     for number, case in enumerate(table):
         call = make_call(subject, rng, case, domains, further)
         is_alone = len(call.requests) == 1 or is_wide
-        for turn, part in enumerate((call, *[call.of_most_drafts()] * (not is_alone))):
+        longest = max(call.requests, key=lambda request: len(request.ids))
+        for turn, part in enumerate((call, *[replace(call, requests=[longest], order=[0])] * (not is_alone))):
             is_bounded = subject.capabilities.threshold and (number + turn) % 2 == 1
             view = subject.with_need(threshold=True) if is_bounded else subject
             num_named += _judge_call(view, trial, part)

@@ -443,11 +443,6 @@ class CrossedCall:
     def batch(self) -> list[DraftRequest]:
         return [self.requests[i] for i in self.order]
 
-    def of_most_drafts(self) -> CrossedCall:
-        """Return the call of the request with the most drafts alone."""
-        request_of_most = max(self.requests, key=lambda request: len(request.ids))
-        return replace(self, requests=[request_of_most], order=[0])
-
     def arguments(self, subject: VerifySubject) -> tuple[Tensor, Drafts, SamplingMetadata]:
         """Lay out the logits of the target, the drafts and the metadata on the device."""
         form, batch = self.form, self.batch

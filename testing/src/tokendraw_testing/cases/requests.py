@@ -81,12 +81,6 @@ def describe(params: SamplingParams) -> str:
     return ", ".join(words) or "a plain row"
 
 
-def scalar_filters(capabilities: Capabilities) -> tuple[str, ...]:
-    """List the filters with one value for the whole batch."""
-    per_row = {name for name, how in capabilities.filters if how == "per_row"}
-    return tuple(name for name, how in capabilities.filters if how == "scalar" and name not in per_row)
-
-
 def per_row(capabilities: AnyCapabilities) -> AnyCapabilities:
     """Return capabilities with the filters that are served per row alone."""
     return replace(capabilities, filters=tuple(pair for pair in capabilities.filters if pair[1] == "per_row"))
@@ -241,7 +235,8 @@ def stack_logits(batch: Sequence[CrossedRequest], device: torch.device) -> torch
 def parts_of_equal_scalars(
     subject: RowSubject, batch: Sequence[CrossedRequest]
 ) -> list[list[CrossedRequest]]:
-    names = scalar_filters(subject.capabilities)
+    filters = subject.capabilities.filters
+    names = [name for name, how in filters if how == "scalar" and (name, "per_row") not in filters]
     parts: dict[tuple[object, ...], list[CrossedRequest]] = {}
     for request in batch:
         parts.setdefault(tuple(getattr(request.params, name) for name in names), []).append(request)

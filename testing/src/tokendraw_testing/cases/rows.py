@@ -285,12 +285,15 @@ def crossed_row(case: Case, rng: Generator, tie_rule: TieRule) -> CrossedRow:
 
     Zeros in it have either sign.
     """
-    site, params = case["site"], params_of(case)
-    y = case["design"].make(rng, site.size, params)
+    site, design, params = case["site"], case["design"], params_of(case)
+    y = design.make(rng, site.size, params)
     y -= y.max()
-    logits = round_to_dtype(_largest_logit(case, site) + params.temperature * y, site.torch_dtype)
+    # On the threshold of min-p the values of a dtype lie densest if it is at zero.
+    top = -np.log(params.min_p) if design.needs == "min_p" else case.get("top", LARGEST_Y_SHIFT)
+    largest = round_to_dtype(np.array(top if abs(top) > 1000 else top * params.temperature), site.torch_dtype)
+    logits = round_to_dtype(largest.double().numpy() + params.temperature * y, site.torch_dtype)
     logits[(logits == 0) & torch.from_numpy(rng.random(site.size) < 0.5)] *= -1
-    return CrossedRow(site, str(case["design"]), logits, params, tie_rule)
+    return CrossedRow(site, str(design), logits, params, tie_rule)
 
 
 def row_of(
@@ -300,21 +303,6 @@ def row_of(
     if not isinstance(logits, torch.Tensor):
         logits = round_to_dtype(logits, site.torch_dtype)
     return CrossedRow(site, design, logits, params, capabilities.tie_rule)
-
-
-def _largest_logit(case: Case, site: Site) -> Array:
-    """Return the largest logit, exact in the dtype.
-
-    On the threshold of min-p the values of a dtype lie densest if it is at zero.
-    """
-    top, temperature = case.get("top", LARGEST_Y_SHIFT), case["temperature"]
-    if case["design"].needs == "min_p":
-        top = -np.log(case["min_p"])
-    return (
-        round_to_dtype(np.array(top if abs(top) > 1000 else top * temperature), site.torch_dtype)
-        .double()
-        .numpy()
-    )
 
 
 def round_to_dtype(values: Array, dtype: torch.dtype) -> torch.Tensor:
@@ -487,12 +475,11 @@ def covering_rows(
     subject: RowSubject, rng: Generator, *, on_thresholds: bool = False
 ) -> dict[Site, list[CrossedRow]]:
     """Make the rows of a covering table, by site."""
-    cases = subject.effort.some(covering(row_factors(subject), rng, is_allowed))
+    table, most = covering(row_factors(subject), rng, is_allowed), subject.effort.crossed_rows
     rows_by_site: dict[Site, list[CrossedRow]] = {}
-    for case in cases:
-        rows_by_site.setdefault(case["site"], []).append(
-            crossed_row(case, rng, subject.capabilities.tie_rule)
-        )
+    for case in table[:: max(1, len(table) // most) if most else 1]:
+        row = crossed_row(case, rng, subject.capabilities.tie_rule)
+        rows_by_site.setdefault(case["site"], []).append(row)
     for site, rows in rows_by_site.items() if on_thresholds else ():
         if site.size <= WIDE_SIZE:
             on_edges = threshold_rows(subject.capabilities, site, rng)

@@ -222,7 +222,7 @@ class LogprobRows:
     ) -> None:
         """Require the columns of a drawn or scored token of a row."""
         row, params = request.row, request.params
-        self.require_form(trial, what, params, token, len(row.x), place)
+        self.require_form(trial, what, request, token, place)
         if params.temperature == 0 or row.expected.certain:
             expected_mass = row.expected.log_share if params.temperature > 0 else 0.0
             mass = float(self.masses[place])
@@ -236,11 +236,10 @@ class LogprobRows:
         expected = reference.values(prepared, drawn, mode)
         self.require_values(trial, what, params, token, prepared, expected, place)
 
-    def require_form(
-        self, trial: Trial, what: str, params: SamplingParams, token: int, size: int, place: Any
-    ) -> None:
+    def require_form(self, trial: Trial, what: str, request: CrossedRequest, token: int, place: Any) -> None:
         """Require the token first, padding behind the N best, and the given ids in their order."""
         ids, values, given_ids = self.ids[place], self.values[place], self.given_ids[place]
+        params, size = request.params, request.row.site.size
         trial.require(ids[0] == token, f"{what}: token {token} needs to come first, found {ids[0]}")
         behind = slice(1 + _num_best(params, size), None)
         trial.require(

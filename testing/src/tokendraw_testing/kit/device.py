@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import math
 import time
 import warnings
@@ -118,21 +117,3 @@ def capture(work: Callable[[], _Output]) -> tuple[Callable[[], None], _Output]:
         torch.cuda.synchronize()
 
     return replay, output
-
-
-def require_new_draws(trial: Trial, replay: Callable[[], None], tokens: torch.Tensor, what: str) -> None:
-    """Require new draws from each of three replays.
-
-    :param tokens: [B] or [B, K]: what a replay writes, from rows that draw among thousands of equal tokens.
-    :param what: what a row of them is, in the plural.
-    """
-    replays = []
-    for _ in range(3):
-        replay()
-        replays.append(tokens.cpu().view(len(tokens), -1))
-    for left, right in itertools.combinations(replays, 2):
-        num_repeated = int((left == right).all(1).sum())
-        trial.require(
-            num_repeated <= 3,
-            f"replays need to draw anew, found {num_repeated} of {len(tokens)} {what} again",
-        )

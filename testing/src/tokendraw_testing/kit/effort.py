@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 _WIDE_VOCAB_SIZE = 1 << 14
 _SMALL_REMAINDERS = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 48, 63)
@@ -106,12 +106,6 @@ class Effort:
     def rows(self, count: int, least: int = 1) -> int:
         """Scale the number of rows of an exact check to the effort."""
         return max(least, count // self.fewer)
-
-    def some(self, cases: list[Any]) -> list[Any]:
-        """Pick cases spread over a covering table, where the effort has no time for all cases."""
-        if self.crossed_rows is None:
-            return cases
-        return cases[:: max(1, len(cases) // self.crossed_rows)]
 
     def skips(self, size: int, turn: int) -> bool:
         """Whether a quick run leaves out a call for this vocabulary: two of three calls for wide vocabularies."""

@@ -90,6 +90,10 @@ class Properties:
 
         return register
 
+    def promised(self, name: str, flag: str) -> Callable[[Check], Check]:
+        """Register a check on a CUDA device for providers with a flag among their capabilities."""
+        return self.advertised(name, lambda c: getattr(c, flag), Refusal({flag: True}), needs_cuda=True)
+
 
 def offers(field: str, entry: object) -> Callable[[Any], bool]:
     """Make the predicate of capabilities with an entry in one of their fields."""

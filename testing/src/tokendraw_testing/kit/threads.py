@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ import torch
 from tokendraw.plugin import Call, one_thread
 from tokendraw.tools import all_of, num_threads
 from tokendraw_testing.kit.subject import OperationSubject
-from tokendraw_testing.kit.trial import Trial, Violation
+from tokendraw_testing.kit.trial import Trial, Violation, violations_named
 from tokendraw_testing.kit.workers import usable_cores
 
 _FIRST_REPEATS: Final = 10
@@ -79,10 +78,10 @@ def require_thread_free(
         trial.require(reason is None, str(reason))
 
     for count in thread_counts():
-        with num_threads(count), _name_violations(f"{what}, {count} threads of torch"):
+        with num_threads(count), violations_named(f"{what}, {count} threads of torch"):
             for _ in range(calls):
                 require_alike(0, subject.make(calls_by_thread[0].make()))
-    with _name_violations(f"{what}, one object in {len(calls_by_thread)} Python threads at once"):
+    with violations_named(f"{what}, one object in {len(calls_by_thread)} Python threads at once"):
         for rank, output in _at_once(subject, calls_by_thread, calls):
             require_alike(rank, output)
 
@@ -141,12 +140,3 @@ def _at_once(
             f"{_TIMEOUT_SECONDS:g} s"
         )
     return outputs
-
-
-@contextmanager
-def _name_violations(what: str) -> Iterator[None]:
-    """Put the name of the call and the number of threads in front of a violation's message."""
-    try:
-        yield
-    except Violation as violation:
-        raise Violation(f"{what}: {violation}") from violation.__cause__

@@ -109,6 +109,15 @@ def require_unmodified(trial: Trial, **inputs: object) -> Iterator[None]:
         trial.require(is_same, f"'{name}' needs to stay as it is, found changed")
 
 
+@contextlib.contextmanager
+def violations_named(what: str) -> Iterator[None]:
+    """Put the name of a call in front of a violation's message."""
+    try:
+        yield
+    except Violation as violation:
+        raise Violation(f"{what}: {violation}") from violation.__cause__
+
+
 def named_tensors(name: str, part: object) -> list[tuple[str, torch.Tensor]]:
     """List a tensor, or those of a dataclass by the names of its fields."""
     if isinstance(part, torch.Tensor):
