@@ -44,7 +44,7 @@ def test_verifications_are_counted_by_mode(native, mode):
         [GREEDY, SEEDED, PLAIN], positions=[5, 6, 7]
     )  # an entry a request
     view.verify(torch.zeros(6, 8, dtype=torch.float16), drafts, metadata, mode)
-    view.draft(torch.zeros(1, 70_000), SamplingMetadata.from_params([PLAIN]))
+    view.call("draft", torch.zeros(1, 70_000), SamplingMetadata.from_params([PLAIN]))
     assert view.looked == {(f"verify {mode}", "float16", 1024), ("verify draft", "float32", 131072)}
 
 
