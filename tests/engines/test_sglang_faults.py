@@ -1,6 +1,6 @@
 """Faults of what the adapter to SGLang replaces: SGLang goes on with its sampling, and a line of the log says why.
 
-From logits that are edited once, without seeds per request. Beside other ranks a fault raises.
+From logits that are edited once, where seeds give other tokens or none. Beside other ranks a fault raises.
 """
 
 import dataclasses
@@ -8,6 +8,7 @@ import logging
 import pkgutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,13 +20,14 @@ from call_tables import agree, pairs
 from sglang_drafts import batch_of, chains, speculation, verify
 from sglang_engine import Request, draw, info_of
 from tokendraw_sglang import _engine, _registration
+from tokendraw_sglang._rules import _CHOICE
 
 pytestmark = pytest.mark.usefixtures("sglang")
 V, WIDTH = 100, 4
 BEST = [11, 22, 33]
 GOES_ON = (
-    "SGLang goes on with its own sampling backend 'pytorch', without seeds per request; restart it to draw through "
-    "tokendraw again"
+    "SGLang goes on with its own sampling backend 'pytorch', where seeds give other tokens or none; restart it to draw "
+    "through tokendraw again"
 )
 OWN_BACKEND = "It samples with its backend 'pytorch'"
 OWN_SCORES = "SGLang computes log-probabilities from now on"
@@ -167,6 +169,17 @@ def test_draws_that_match_a_trainer_are_sglangs(logged):
     assert logged() == [f"SGLang left alone: {reason}. {OWN_BACKEND}"]
 
 
+@pytest.mark.parametrize(
+    ("backend", "target", "kept"),
+    [("tokendraw", None, True), ("tokendraw", "fsdp", False), ("flashinfer", None, False)],
+)
+def test_deterministic_inference_keeps_the_backend(backend, target, kept):
+    view = SimpleNamespace(
+        enable_deterministic_inference=True, sampling_backend=backend, rl_on_policy_target=target
+    )
+    assert pkgutil.resolve_name(_CHOICE)(view) == ({} if kept else {"sampling_backend": "pytorch"})
+
+
 class TestRegistration:
     @pytest.fixture(autouse=True)
     def anew(self):
@@ -218,8 +231,22 @@ class TestRegistration:
             f"{batch}.merge_batch",
             "sglang.srt.sampling.sampling_params.SamplingParams.verify",
             *(f"{batch}.{name}" for name in of_rules),
+            _CHOICE,
         ]
         assert logged() == []
+
+    def test_leaves_deterministic_inference_alone_where_its_backend_is_chosen_otherwise(
+        self, logged, calls, monkeypatch
+    ):
+        module, _, name = _CHOICE.removeprefix("sglang.srt.").rpartition(".")
+        replaced(module, name, lambda config: {})(monkeypatch)
+        result = dataclasses.replace(tokendraw_sglang.state(), applies=True)
+        monkeypatch.setattr(_registration, "state", lambda: result)
+        tokendraw_sglang.register()
+        assert "tokendraw" in calls
+        assert _CHOICE not in calls
+        reason = f"{_CHOICE!r} needs the parameters view, found config"
+        assert logged() == [f"SGLang draws with --enable-deterministic-inference: {reason}"]
 
     def test_leaves_the_batches_of_an_untested_sglang_alone(self, calls, monkeypatch):
         untested(monkeypatch)
@@ -246,7 +273,7 @@ def test_a_verification_that_does_not_fit_is_left_to_sglang_without_seeds(logged
             assert type(made()).__name__ == "TokendrawSampler"
         assert info_of(Request(sampling_seed=3)).sampling_seed is None
     found = [line for line in logged() if "replaced" not in line]
-    assert agree(f"SGLang verifies drafts, without seeds per request: {reason}", found[0])
+    assert agree(f"SGLang verifies drafts, where seeds give other tokens or none: {reason}", found[0])
 
 
 # A call that raises in the middle of a run.

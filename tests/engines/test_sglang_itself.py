@@ -2,13 +2,13 @@
 
 import argparse
 from importlib.metadata import version
-from types import SimpleNamespace
 
 import pytest
 
 from sglang_drafts import speculation
 from sglang_engine import IS_REAL
 from tokendraw_sglang import state
+from tokendraw_sglang._rules import _CHOICE
 from tokendraw_sglang._verification import _TARGETS
 
 pytestmark = pytest.mark.usefixtures("sglang")
@@ -26,6 +26,7 @@ def test_its_plugin_loader_registers_the_adapter_and_applies_the_hooks():
     assert HookRegistry._patched - {*_TARGETS} == {
         *(f"{batch}.{name}" for name in methods),
         "sglang.srt.sampling.sampling_params.SamplingParams.verify",
+        _CHOICE,
     }
 
 
@@ -62,16 +63,24 @@ def test_the_factory_makes_tokendraws_sampler_for_the_backend_alone():
 
 
 @pytest.mark.parametrize(
-    ("fields", "backend"),
+    ("options", "backend"),
     [
-        ({"enable_deterministic_inference": True, "sampling_backend": "tokendraw"}, "pytorch"),
-        ({"enable_deterministic_inference": False, "sampling_backend": "tokendraw"}, None),
+        ("--sampling-backend tokendraw", "tokendraw"),
+        ("--sampling-backend tokendraw --rl-on-policy-target fsdp", "pytorch"),
+        ("--sampling-backend flashinfer", "pytorch"),
     ],
 )
-def test_deterministic_inference_takes_the_backend_away(fields, backend):
-    from sglang.srt.arg_groups.overrides import _deterministic_sampling_backend
+def test_deterministic_inference_leaves_the_backend(tmp_path, options, backend):
+    from sglang.srt.arg_groups.attention_hook import handle_deterministic_inference
+    from sglang.srt.arg_groups.overrides import resolved_view
+    from sglang.srt.server_args import ServerArgs
 
-    assert _deterministic_sampling_backend(SimpleNamespace(**fields)).get("sampling_backend") == backend
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    line = f"--model-path {tmp_path} --attention-backend triton --enable-deterministic-inference {options}"
+    settings = ServerArgs.from_cli_args(parser.parse_args(line.split()))
+    handle_deterministic_inference(settings)
+    assert resolved_view(settings).sampling_backend == backend
 
 
 def test_the_adapter_applies():

@@ -56,6 +56,15 @@ def verifying():
         yield made_sampler()
 
 
+@pytest.fixture
+def deterministic():
+    """SGLang with ``--enable-deterministic-inference``."""
+    from sglang.srt.runtime_context import get_exec
+
+    with get_exec().deterministic.override(enable_deterministic_inference=True):
+        yield
+
+
 def row_logits(number, seed=1):
     """Logits [number, V] with ties."""
     return (3 * torch.randn(number, V, generator=torch.Generator().manual_seed(seed))).bfloat16().float()
@@ -64,7 +73,8 @@ def row_logits(number, seed=1):
 def params_of(fields):
     """A request in tokendraw's names. SGLang's order of filters is joint; one token to draw is its argmax."""
     fields, rules = dict(fields), dict(fields.get("custom_params", {}).get("tokendraw", {}))
-    fields.pop("custom_params", None)
+    for name in ("custom_params", "presence_penalty"):
+        fields.pop(name, None)
     order = rules.pop("filter_order", "joint" if "top_p" in fields else "top_k_first")
     if fields.get("top_k") == 1:
         fields["temperature"] = 0.0
@@ -325,6 +335,60 @@ def compare_scores(sampler, rng, drafts, info, logits, seq_lens, *, fails):
     assert_same(logits[accept_index.long().view(-1)], ours, theirs, is_emitted)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 8, 64])
+def test_in_deterministic_inference_every_request_has_its_token_and_log_probability_in_any_batch(
+    deterministic, rows
+):
+    """Without a seed it has SGLang's, 42. Log-probabilities are SGLang's to the bit."""
+    others = [
+        {"top_k": 3},
+        {"temperature": 0.0},
+        {"presence_penalty": 1.5},
+        {"min_p": 0.2, "sampling_seed": 1},
+    ]
+    sampler, logits = made_sampler(), row_logits(rows)
+    for first in ({}, {"sampling_seed": NO_SEED}, {"top_p": 0.9}, {"min_p": 0.1, "sampling_seed": 7}):
+        fields = [first, *(others[i % 4] for i in range(rows - 1))]
+        info = info_of(*(Request(**each) for each in fields), vocab_size=V)
+        fields = [{"sampling_seed": 42} | each for each in fields]
+        for _ in range(2):
+            step, seen = info.copy_for_forward(), logits.clone()
+            step.apply_logits_bias(seen)
+            tokens, output = draw(sampler, seen, step, top=[0] * rows)
+            assert tokens.tolist() == [own(seen[[b]], [fields[b]], [9])[0] for b in range(rows)]
+            logprobs = (seen / step.temperatures).log_softmax(-1)
+            assert torch.equal(output.next_token_logprobs, logprobs[range(rows), tokens])
+            info.penalizer_orchestrator.cumulate_output_tokens(tokens.long())
+
+
+@pytest.mark.parametrize("has_probabilities", [False, True])
+def test_in_deterministic_inference_equal_requests_have_equal_texts_with_drafts(
+    deterministic, has_probabilities
+):
+    lengths, q = [7] * 30, torch.full((30, WIDTH - 1, V), 1 / V)
+    with speculation(speculative_use_rejection_sampling=has_probabilities):
+        made_sampler()
+        info, logits = info_of(*[Request()] * 30, vocab_size=V), torch.zeros(30 * WIDTH, V)
+        texts, _ = verify(chains([[1, 2, 3, 4]] * 30, lengths, q), info, logits, lengths)
+    assert len({tuple(text) for text in texts}) == 1
+
+
+def test_in_deterministic_inference_sglang_goes_on_with_its_seeds(deterministic, sampler, monkeypatch):
+    from sglang.srt import runtime_context
+    from sglang.srt.layers import sampler as module
+
+    def argmax(logprobs, seed, positions):
+        seeds.append(seed.tolist())
+        return logprobs.argmax(-1, keepdim=True)
+
+    seeds = []
+    monkeypatch.setattr(runtime_context, "get_platform", lambda: SimpleNamespace(has_flashinfer=True))
+    monkeypatch.setattr(module, "multinomial_with_seed", argmax)
+    sampler.fall_back(RuntimeError("illegal shape"))
+    draw(sampler, row_logits(2), info_of(Request(top_k=3), Request(sampling_seed=3), vocab_size=V))
+    assert seeds == [[42, 3]]
+
+
 # Requests without seeds.
 
 
@@ -402,12 +466,8 @@ class TestTheColumnOfSeeds:
         with get_spec().override(speculative_algorithm="EAGLE"):
             assert info_of(Request(sampling_seed=3)).sampling_seed is None
 
-    def test_is_sglangs_own_in_deterministic_inference(self):
-        from sglang.srt.runtime_context import get_exec
-
-        with get_exec().deterministic.override(enable_deterministic_inference=True):
-            info = info_of(Request(), Request(sampling_seed=3))
-        assert info.sampling_seed.tolist() == [42, 3]
+    def test_is_sglangs_own_in_deterministic_inference(self, deterministic):
+        assert info_of(Request(), Request(sampling_seed=3)).sampling_seed.tolist() == [42, 3]
 
 
 # What is left to SGLang, and how often a batch is described.

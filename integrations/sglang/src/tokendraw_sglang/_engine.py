@@ -11,13 +11,16 @@ from typing import Any, NamedTuple
 from tokendraw.engines import EngineState, changed_signature, examine
 
 log = logging.getLogger("tokendraw.sglang")
+BACKEND = "tokendraw"
+"""The value of ``--sampling-backend``."""
 KEPT = "tokendraw: SGLang left alone: %s"
 KEPT_WITH_BACKEND = f"{KEPT}. It samples with its backend %r"
 FELL_BACK = (
-    "tokendraw: %r raised %s. SGLang goes on with its own sampling backend %r, without seeds per request; restart it "
-    "to draw through tokendraw again"
+    "tokendraw: %r raised %s. SGLang goes on with its own sampling backend %r, where seeds give other tokens or none; "
+    "restart it to draw through tokendraw again"
 )
-OWN_VERIFICATION = "tokendraw: SGLang verifies drafts, without seeds per request: %s"
+OWN_VERIFICATION = "tokendraw: SGLang verifies drafts, where seeds give other tokens or none: %s"
+OWN_DETERMINISM = "tokendraw: SGLang draws with --enable-deterministic-inference: %s"
 OWN_LOGPROBS = "tokendraw: a score raised %s. SGLang computes log-probabilities from now on"
 
 TESTED = ("0.5.23",)
@@ -166,7 +169,23 @@ def _missing_fields(owner: type[Any], names: Iterable[str]) -> Iterator[str]:
 
 
 def default_backend() -> str:
-    """Return ``flashinfer`` where SGLang finds it, else ``pytorch``: the default of ``--sampling-backend``."""
+    """Return the backend that SGLang takes by itself: ``flashinfer`` where it finds it, unless it is deterministic."""
     from sglang.srt.runtime_context import get_platform
 
-    return "flashinfer" if get_platform().has_flashinfer else "pytorch"
+    return "flashinfer" if get_platform().has_flashinfer and not is_deterministic() else "pytorch"
+
+
+def is_deterministic() -> bool:
+    """Return whether ``--enable-deterministic-inference`` is set: SGLang then gives every request a seed."""
+    from sglang.srt.runtime_context import get_exec
+
+    return bool(get_exec().deterministic.enable_deterministic_inference)
+
+
+def without_seeds(info: Any, *fields: str) -> Any:
+    """Copy SGLang's parameters of a batch for a draw of its own, which reads seeds in deterministic inference alone.
+
+    :param fields: further fields to leave empty: edits that are already applied.
+    """
+    seeds = () if is_deterministic() else ("sampling_seed",)
+    return dataclasses.replace(info, **dict.fromkeys((*seeds, *fields)))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tokendraw import BatchFacts, SamplingMetadata
 from tokendraw.engines import RULE_FIELDS
-from tokendraw_sglang._engine import FILTERS
+from tokendraw_sglang._engine import FILTERS, is_deterministic
 from tokendraw_sglang._rules import NO_SEED, rules_of
 
 _TENSORS = ("temperatures", *(each.column for each in FILTERS.values()), "sampling_seed")
@@ -43,7 +43,7 @@ def metadata_of(info: Any, positions: Tensor, width: int = 1) -> SamplingMetadat
         **fields,
         filters=from_moments or None,
         seed=seed,
-        seeded=None if seed is None else seed != NO_SEED,
+        seeded=None if seed is None or is_deterministic() else seed != NO_SEED,
         positions=None if seed is None else positions,
         row_index=None if width == 1 else rows_of_requests(len(temperature), width, temperature.device),
         facts=BatchFacts(

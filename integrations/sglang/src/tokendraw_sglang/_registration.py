@@ -6,13 +6,18 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from tokendraw.engines import EngineState, choose_once, format_error
-from tokendraw_sglang._engine import KEPT, KEPT_WITH_BACKEND, default_backend, log, state
+from tokendraw_sglang._engine import (
+    BACKEND,
+    KEPT,
+    KEPT_WITH_BACKEND,
+    OWN_DETERMINISM,
+    default_backend,
+    log,
+    state,
+)
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-
-BACKEND = "tokendraw"
-"""The value of ``--sampling-backend``."""
 
 
 def register() -> None:
@@ -33,12 +38,15 @@ def _register_once() -> None:
     engine_state = state()
     register_sampler_backend(BACKEND, functools.partial(make_sampler, engine_state))
     if engine_state.applies:
-        from tokendraw_sglang._rules import SOURCE, hook_rules, hook_seeds
+        from tokendraw_sglang._rules import SOURCE, hook_backend, hook_rules, hook_seeds
 
         hook_seeds()
         reason = hook_rules()
         if reason is not None:
             log.warning("tokendraw: %s is not read: %s", SOURCE, reason)
+        reason = hook_backend()
+        if reason is not None:
+            log.warning(OWN_DETERMINISM, reason)
 
 
 def make_sampler(engine_state: EngineState) -> Any:

@@ -4,10 +4,11 @@ Rules are ``custom_params={"tokendraw": {...}}``. ``SamplingParams.verify`` refu
 request. A batch holds a column [B] for each rule as an attribute of its ``SamplingBatchInfo``, which SGLang's
 filtering, merging and copying of batches does not know.
 
-SGLang fills ``sampling_seed`` with ``--enable-deterministic-inference`` alone, which replaces the sampling backend too.
-A hook fills it for batches that tokendraw draws where a request has a seed; SGLang's own ``filter_batch`` and
-``merge_batch`` carry it along. Another gives a batch without seeds a column before it is merged with one that has
-seeds: SGLang joins columns only where both batches have them.
+SGLang fills ``sampling_seed`` with ``--enable-deterministic-inference`` alone, with 42 for requests without a seed. A
+hook has it keep tokendraw as its backend there. Elsewhere a hook fills ``sampling_seed`` for batches that tokendraw
+draws where a request has a seed; SGLang's own ``filter_batch`` and ``merge_batch`` carry it along. Another gives a
+batch without seeds a column before it is merged with one that has seeds: SGLang joins columns only where both batches
+have them.
 
 SGLang's own verification of drafts reads ``sampling_seed`` too and would draw with :data:`NO_SEED` as with a seed, as
 would its draws of drafts, so speculative decoding gets seeds where tokendraw verifies and SGLang draws no drafts.
@@ -16,6 +17,7 @@ would its draws of drafts, so speculative decoding gets seeds where tokendraw ve
 from __future__ import annotations
 
 import contextlib
+import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,12 +26,14 @@ from torch import Tensor
 
 from tokendraw import InvalidParameterError, SamplingParams
 from tokendraw.engines import changed_signature, read_rules, rule_off, rule_values, warmup_rules
+from tokendraw_sglang._engine import BACKEND
 
 KEY = "tokendraw"
 SOURCE = f"custom_params[{KEY!r}]"
 ATTRIBUTE = "tokendraw_rules"
 _BATCH = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
 _PARAMS = "sglang.srt.sampling.sampling_params.SamplingParams"
+_CHOICE = "sglang.srt.arg_groups.overrides._deterministic_sampling_backend"
 _PLAIN = SamplingParams(filter_order="joint")
 """SGLang's filters all look at the whole row."""
 _NONE: Mapping[str, Tensor] = {}
@@ -150,7 +154,6 @@ def uploaded(values: Sequence[Any], dtype: torch.dtype, device: torch.device) ->
 
 def _check_engine() -> None:
     """Refuse rules where SGLang draws, as far as this process knows."""
-    from tokendraw_sglang._registration import BACKEND
     from tokendraw_sglang._verification import unserved
 
     backend, reason = BACKEND, None
@@ -183,6 +186,31 @@ def hook_seeds() -> None:
     HookRegistry.register(f"{_BATCH}.merge_batch", merge_seeds, HookType.AROUND)
 
 
+def hook_backend() -> str | None:
+    """Register the hook; SGLang applies it after loading its plugins, before it looks at its settings.
+
+    :returns: None; or how the function of SGLang has changed, so that its backend draws in deterministic inference.
+    """
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    try:
+        reason = changed_signature(_CHOICE, pkgutil.resolve_name(_CHOICE), ["view"])
+    except (ImportError, AttributeError) as error:
+        return str(error)
+    if reason is None:
+        HookRegistry.register(_CHOICE, keep_backend, HookType.AROUND)
+    return reason
+
+
+def keep_backend(original: Callable[..., dict[str, Any]], view: Any) -> dict[str, Any]:
+    """Choose the backend of deterministic inference as SGLang does, which takes ``pytorch``, but keep tokendraw.
+
+    :param view: SGLang's settings.
+    """
+    is_ours = view.sampling_backend == BACKEND and view.rl_on_policy_target is None
+    return {} if is_ours else original(view)
+
+
 def with_seeds(original: Callable[..., Any], cls: Any, batch: Any, vocab_size: int) -> Any:
     """Make SGLang's parameters of a batch, with the seeds of its requests.
 
@@ -212,7 +240,6 @@ def seed_column(seeds: Sequence[int | None], device: torch.device) -> Tensor:
 def _draws_here() -> bool:
     from sglang.srt.runtime_context import get_exec, get_spec
 
-    from tokendraw_sglang._registration import BACKEND
     from tokendraw_sglang._verification import is_served, mode_of
 
     if get_exec().kernel.sampling_backend != BACKEND:

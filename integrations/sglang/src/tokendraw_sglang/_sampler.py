@@ -6,7 +6,6 @@ SGLang draws some batches, and all batches after a failed call, as it does witho
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from typing import Any
 
 import torch
@@ -17,19 +16,33 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw.engines import format_error
-from tokendraw_sglang._engine import FELL_BACK, OWN_LOGPROBS, default_backend, log
+from tokendraw_sglang._engine import (
+    FELL_BACK,
+    OWN_LOGPROBS,
+    default_backend,
+    is_deterministic,
+    log,
+    without_seeds,
+)
 from tokendraw_sglang._logprobs import RowLogprobs, Scorer
 from tokendraw_sglang._metadata import LastMetadata
 from tokendraw_sglang._verification import Walk, is_served, judge_chain, mode_of, walk_tree
 from tokendraw_sglang._warmup import warm_up, warm_up_scores
 
-_NEED = tokendraw.Need(filter_orders=("joint",), logprobs_mode="temperature_logprobs", logprob_ranks=False)
+
+def _need() -> tokendraw.Need:
+    return tokendraw.Need(
+        filter_orders=("joint",),
+        logprobs_mode="temperature_logprobs",
+        logprob_ranks=False,
+        batch_invariant=is_deterministic(),
+    )
 
 
 def choose() -> dict[str, tuple[str, ...]] | str:
     """Choose for several ranks: the names of the plugins that can be loaded here, or why SGLang's own sampler stays."""
     try:
-        draws = tokendraw.load_sampler(need=_NEED)
+        draws = tokendraw.load_sampler(need=_need())
     except Exception as error:
         return format_error(error).removesuffix(".")
     for operation in ("score", "verify"):
@@ -45,7 +58,7 @@ def load(names: dict[str, tuple[str, ...]] | None = None) -> tuple[TokendrawSamp
     :returns: the sampler, and the name and version of the plugin that draws.
     :raises SamplerUnavailableError: no plugin can draw here, or the requested plugin cannot.
     """
-    draws = tokendraw.load_sampler(names, need=_NEED)
+    draws = tokendraw.load_sampler(names, need=_need())
     versions = {engine_state.name: engine_state.version for engine_state in tokendraw.discover()}
     return TokendrawSampler(draws, names), f"{draws.name} {versions[draws.name]}"
 
@@ -62,8 +75,10 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         self.names = names
         self._draws: tokendraw.Sampler | None = draws
         """None: a call has failed, and SGLang draws."""
-        self._scores: Scorer | None = Scorer(draws) if names is None or "score" in names else None
-        """None: the first rank has no scorer, or a score has failed, and SGLang computes log-probabilities."""
+        has_scorer = (names is None or "score" in names) and not is_deterministic()
+        self._scores: Scorer | None = Scorer(draws) if has_scorer else None
+        """None: SGLang computes log-probabilities. The first rank has no scorer, or a score has failed, or inference
+        is deterministic: SGLang's kernel gives them the bits that it gives tokens of a prompt."""
         self._batches, self._verifications = LastMetadata(), LastMetadata()
         self._is_warm = False
         self._preprocessed: Tensor | None = None
@@ -169,10 +184,9 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         return output.token_ids.to(torch.int32)
 
     def _draw_by_sglang(self, logits_output: Any, info: Any, *arguments: Any, **options: Any) -> Tensor:
-        """Draw as SGLang does without the adapter, with ``sampling_seed`` empty."""
-        info = info if info.sampling_seed is None else dataclasses.replace(info, sampling_seed=None)
+        """Draw as SGLang does without the adapter."""
         with get_exec().kernel.override(sampling_backend=default_backend()):
-            token_ids: Tensor = super().forward(logits_output, info, *arguments, **options)
+            token_ids: Tensor = super().forward(logits_output, without_seeds(info), *arguments, **options)
         return token_ids
 
     def _preprocess_logits(self, logits: Tensor, sampling_info: Any) -> Tensor:

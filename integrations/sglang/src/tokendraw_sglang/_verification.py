@@ -4,8 +4,8 @@ SGLang's default looks at no distribution of the drafts: it accepts a draft with
 every row of the target draws its token, as a plain step does, and SGLang's walk of its greedy batches accepts the
 drafts that equal these tokens: as many on average, also of trees that branch, and the text of a seeded request is its
 text without drafts. With ``--speculative-use-rejection-sampling`` drafts are a chain with probabilities, which
-``Sampler.verify`` judges. SGLang draws those drafts itself, within CUDA graphs that hold no seeds, so their requests
-get none.
+``Sampler.verify`` judges. SGLang draws those drafts itself, within CUDA graphs that hold seeds in deterministic
+inference alone, so their requests get none elsewhere.
 
 For log-probabilities of the emitted tokens SGLang copies their rows, divides the copies and writes their log-softmax. A
 hook on ``compute_spec_logprobs`` scores the rows where they lie.
@@ -23,7 +23,7 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw.engines import format_error
-from tokendraw_sglang._engine import EDIT_FIELDS, OWN_VERIFICATION, log, verification_misfit
+from tokendraw_sglang._engine import EDIT_FIELDS, OWN_VERIFICATION, log, verification_misfit, without_seeds
 from tokendraw_sglang._metadata import LastMetadata
 
 if TYPE_CHECKING:
@@ -265,15 +265,15 @@ def _verify_by_sglang(
     *,
     without: tuple[str, ...] = (),
 ) -> Walk:
-    """Verify as SGLang does without the adapter, with ``sampling_seed`` empty.
+    """Verify as SGLang does without the adapter.
 
     :param arguments: ``verify_input``, ``batch`` and ``logits_output``.
     :param without: fields of the batch's parameters that are already applied.
     """
     batch = arguments[1]
-    info, emptied = batch.sampling_info, dict.fromkeys(("sampling_seed", *without))
-    if info is not None and any(getattr(info, name) is not None for name in emptied):
-        batch.sampling_info = dataclasses.replace(info, **emptied)
+    info = batch.sampling_info
+    if info is not None:
+        batch.sampling_info = without_seeds(info, *without)
     try:
         return original(*arguments, grammar_mask, uno_target_max_top_k, **options)
     finally:

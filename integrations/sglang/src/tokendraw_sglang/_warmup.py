@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import tokendraw
-from tokendraw_sglang._engine import FILTERS
+from tokendraw_sglang._engine import FILTERS, is_deterministic
 from tokendraw_sglang._logprobs import LEAST_BEST, Scorer
 from tokendraw_sglang._metadata import metadata_of
 from tokendraw_sglang._rules import ATTRIBUTE, NO_SEED, warmup_columns
@@ -41,7 +41,12 @@ def warm_up(
         vocab_size,
         dtypes=[logits.dtype],
         row_stride=max(logits.stride(0), vocab_size),
-        metadata=batches(device, largest_k=vocab_size, width=1 if mode else width, seeds=mode is None),
+        metadata=batches(
+            device,
+            largest_k=vocab_size,
+            width=1 if mode else width,
+            seeds=mode is None or is_deterministic(),
+        ),
         progress=False,
         **verified,
     )

@@ -1,0 +1,5 @@
+"""Stands in for SGLang's choice of a backend in deterministic inference."""
+
+
+def _deterministic_sampling_backend(view):
+    return {"sampling_backend": "pytorch"} if view.enable_deterministic_inference else {}
