@@ -109,6 +109,7 @@ check: $(VENV)/.tools  ## Format, lint, import contracts, types, budgets of line
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
+	cd integrations/sglang/src && $(abspath $(BIN))/lint-imports --config ../pyproject.toml
 	$(BIN)/mypy
 	$(BIN)/python release/budgets.py
 	$(BIN)/zizmor --offline --quiet .github

@@ -227,8 +227,6 @@ class TestRegistration:
         of_rules = ("from_schedule_batch", "filter_batch", "merge_batch", "copy_for_forward")
         assert calls == [
             "tokendraw",
-            f"{batch}.from_schedule_batch",
-            f"{batch}.merge_batch",
             "sglang.srt.sampling.sampling_params.SamplingParams.verify",
             *(f"{batch}.{name}" for name in of_rules),
             _CHOICE,

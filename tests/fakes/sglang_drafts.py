@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sglang_engine import IS_REAL
-from tokendraw_sglang import _verification
+from tokendraw_sglang._engine import PROCESS
 
 
 @contextlib.contextmanager
@@ -21,7 +21,7 @@ def speculation(algorithm: str = "EAGLE", **leaves: Any) -> Iterator[None]:
 
     fields = {"speculative_algorithm": algorithm, "speculative_num_draft_tokens": 4, **leaves}
     with pytest.MonkeyPatch.context() as patch, get_spec().override(**fields):
-        patch.setattr(_verification._PROCESS, "sampler", None)
+        patch.setattr(PROCESS, "verifier", None)
         patch.setattr(eagle_utils, "verify_tree_greedy_func", walk)
         if IS_REAL:
             patch.setattr(

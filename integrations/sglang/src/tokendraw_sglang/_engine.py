@@ -1,4 +1,7 @@
-"""Says whether the adapter supports the installed SGLang, by its version and names, and words the lines of the log."""
+"""What the adapter knows of SGLang: tested versions, names in use, settings; what it has set; the lines of its log.
+
+Every other file of the adapter may import this one, which imports none of them, nor torch.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import dataclasses
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tokendraw.engines import EngineState, changed_signature, examine
 
@@ -63,6 +66,20 @@ DRAFT_FIELDS = (
 )
 """Fields in use of ``EagleVerifyInput`` and ``NgramVerifyInput``."""
 
+ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM")
+"""Values of ``--speculative-algorithm`` whose drafts ``eagle_sample`` verifies, by draws of its own alone."""
+
+
+@dataclasses.dataclass
+class Process:
+    """What the adapter has set in this process."""
+
+    verifier: Any = None
+    """The sampler that verifies drafts; None: SGLang does."""
+
+
+PROCESS = Process()
+
 
 def state() -> EngineState:
     """Compare the installed SGLang with the tested versions; ``tokendraw doctor`` prints the result.
@@ -73,22 +90,9 @@ def state() -> EngineState:
         "SGLang",
         distributions=("sglang",),
         tested=TESTED,
-        misfit=misfit,
+        misfit=lambda: next(_misfits(), None),
         would="its sampler, with --sampling-backend tokendraw",
     )
-
-
-def misfit() -> str | None:
-    """Name the first missing or changed name of SGLang; None if all are as expected."""
-    return next(_misfits(), None)
-
-
-def verification_misfit() -> str | None:
-    """Name the first missing or changed name of SGLang that its verification of drafts is served by; None: all fit.
-
-    It imports SGLang's functions for speculative decoding.
-    """
-    return next(_verification_misfits(), None)
 
 
 def _misfits() -> Iterator[str]:
@@ -97,6 +101,7 @@ def _misfits() -> Iterator[str]:
     from sglang.srt.plugins.hook_registry import HookRegistry
     from sglang.srt.runtime_context import RuntimeContext
     from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+    from sglang.srt.sampling.sampling_params import SamplingParams
 
     signatures = {
         register_sampler_backend: "backend factory",
@@ -110,7 +115,10 @@ def _misfits() -> Iterator[str]:
         ),
         LogprobResult.write_output_to: "self logits_output",
         SamplingBatchInfo.from_schedule_batch: "batch vocab_size",
+        SamplingBatchInfo.filter_batch: "self keep_indices keep_indices_device",
         SamplingBatchInfo.merge_batch: "self other",
+        SamplingBatchInfo.copy_for_forward: "self",
+        SamplingParams.verify: "self vocab_size",
         HookRegistry.register: "target hook hook_type",
         RuntimeContext.override: "self source",
     }
@@ -119,7 +127,11 @@ def _misfits() -> Iterator[str]:
     yield from _missing_fields(LogprobResult, LOGPROB_FIELDS)
 
 
-def _verification_misfits() -> Iterator[str]:
+def verification_misfits() -> Iterator[str]:
+    """Name the missing and changed names of SGLang that its verification of drafts is served by.
+
+    It imports SGLang's functions for speculative decoding.
+    """
     from sglang.srt.layers.dp_attention import is_dp_attention_enabled
     from sglang.srt.layers.logprob_processor import compute_spec_logprobs
     from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
@@ -146,11 +158,8 @@ def _verification_misfits() -> Iterator[str]:
             is_dp_attention_enabled: "",
         }
     )
-    for drafts in (EagleVerifyInput, NgramVerifyInput):
-        for name in DRAFT_FIELDS:
-            if name not in inspect.signature(drafts).parameters and not hasattr(drafts, name):
-                yield f"{drafts.__name__!r} needs the field {name}, found none"
-    yield from _missing_fields(EagleVerifyInput, ("draft_probs",))
+    yield from _missing_fields(EagleVerifyInput, (*DRAFT_FIELDS, "draft_probs"))
+    yield from _missing_fields(NgramVerifyInput, DRAFT_FIELDS)
     yield from _missing_fields(SamplingBatchInfo, (*EDIT_FIELDS, "has_watermark_candidates"))
 
 
@@ -162,10 +171,30 @@ def _changed_signatures(signatures: Mapping[Callable[..., Any], str]) -> Iterato
 
 
 def _missing_fields(owner: type[Any], names: Iterable[str]) -> Iterator[str]:
-    fields = {field.name for field in dataclasses.fields(owner)}
+    found = {*inspect.signature(owner).parameters, *dir(owner)}
     for name in names:
-        if name not in fields:
+        if name not in found:
             yield f"{owner.__name__!r} needs the field {name}, found none"
+
+
+def unserved(spec: Any) -> str | None:
+    """Say why the settings of speculative decoding leave the verification to SGLang; None: they do not.
+
+    :param spec: SGLang's ``get_spec()``.
+    """
+    if spec.speculative_algorithm not in ALGORITHMS:
+        return f"--speculative-algorithm {spec.speculative_algorithm} has a verification of its own"
+    for name in ("speculative_accept_threshold_single", "speculative_accept_threshold_acc"):
+        if getattr(spec, name) != 1.0:
+            return f"--{name.replace('_', '-')} accepts drafts that the target would not draw"
+    return None
+
+
+def mode_of(spec: Any) -> Literal["block", "rejection"] | None:
+    """Return how drafts are judged by their probabilities; None: SGLang gives none."""
+    if not spec.speculative_use_rejection_sampling:
+        return None
+    return "block" if spec.speculative_use_block_verification else "rejection"
 
 
 def default_backend() -> str:

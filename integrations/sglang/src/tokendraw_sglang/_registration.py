@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokendraw.engines import EngineState, choose_once, format_error
-from tokendraw_sglang._engine import (
-    BACKEND,
-    KEPT,
-    KEPT_WITH_BACKEND,
-    OWN_DETERMINISM,
-    default_backend,
-    log,
-    state,
-)
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
+from tokendraw_sglang._engine import BACKEND, KEPT, KEPT_WITH_BACKEND, default_backend, log, state
 
 
 def register() -> None:
@@ -38,15 +27,10 @@ def _register_once() -> None:
     engine_state = state()
     register_sampler_backend(BACKEND, functools.partial(make_sampler, engine_state))
     if engine_state.applies:
-        from tokendraw_sglang._rules import SOURCE, hook_backend, hook_rules, hook_seeds
+        from tokendraw_sglang._rules import hook_backend, hook_batches
 
-        hook_seeds()
-        reason = hook_rules()
-        if reason is not None:
-            log.warning("tokendraw: %s is not read: %s", SOURCE, reason)
-        reason = hook_backend()
-        if reason is not None:
-            log.warning(OWN_DETERMINISM, reason)
+        hook_batches()
+        hook_backend()
 
 
 def make_sampler(engine_state: EngineState) -> Any:
@@ -55,13 +39,14 @@ def make_sampler(engine_state: EngineState) -> Any:
     :param engine_state: result of :func:`~tokendraw_sglang.state` at registration.
     :returns: an instance of ``sglang.srt.layers.sampler.Sampler``.
     """
-    from sglang.srt.runtime_context import get_exec
+    from sglang.srt.runtime_context import get_exec, get_parallel
 
     if not engine_state.applies:
         return _sglang_sampler(engine_state.reason)
     if get_exec().deterministic.rl_on_policy_target is not None:
         return _sglang_sampler("rl_on_policy_target asks for draws that match a trainer bit for bit")
-    group = _group()
+    ranks = get_parallel().tp_group  # all that draw the same tokens
+    group = ranks.cpu_group if ranks.world_size > 1 else None
     try:
         from tokendraw_sglang._sampler import choose, load
 
@@ -78,17 +63,6 @@ def make_sampler(engine_state: EngineState) -> Any:
 
     hook_verification(sampler)
     return sampler
-
-
-def _group() -> ProcessGroup | None:
-    """Return the group of the ranks that make a sampler together; None: a single rank does.
-
-    All ranks that draw the same tokens are in it.
-    """
-    from sglang.srt.runtime_context import get_parallel
-
-    group = get_parallel().tp_group
-    return group.cpu_group if group.world_size > 1 else None
 
 
 def _sglang_sampler(reason: str) -> Any:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from tokendraw import InvalidParameterError, SamplingParams
 from tokendraw.engines import changed_signature, read_rules, rule_off, rule_values, warmup_rules
-from tokendraw_sglang._engine import BACKEND
+from tokendraw_sglang._engine import BACKEND, OWN_DETERMINISM, PROCESS, log, mode_of, unserved
 
 KEY = "tokendraw"
 SOURCE = f"custom_params[{KEY!r}]"
@@ -39,30 +39,13 @@ _PLAIN = SamplingParams(filter_order="joint")
 _NONE: Mapping[str, Tensor] = {}
 
 
-def hook_rules() -> str | None:
-    """Register the hooks; SGLang applies them after loading its plugins.
-
-    :returns: None; or a method of SGLang with other parameters, so that rules are not served.
-    """
+def hook_batches() -> None:
+    """Register the hooks; SGLang applies them after loading its plugins."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-    from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
-    from sglang.srt.sampling.sampling_params import SamplingParams as Requested
 
-    methods = (
-        (Requested, "verify", "self vocab_size"),
-        (SamplingBatchInfo, "filter_batch", "self keep_indices keep_indices_device"),
-        (SamplingBatchInfo, "copy_for_forward", "self"),
-    )
-    for owner, name, leading in methods:
-        reason = changed_signature(f"{owner.__name__}.{name}", getattr(owner, name, None), leading.split())
-        if reason is not None:
-            return reason
     HookRegistry.register(f"{_PARAMS}.verify", verify, HookType.AROUND)
-    HookRegistry.register(f"{_BATCH}.from_schedule_batch", with_rules, HookType.AROUND)
-    HookRegistry.register(f"{_BATCH}.filter_batch", filter_rules, HookType.AROUND)
-    HookRegistry.register(f"{_BATCH}.merge_batch", merge_rules, HookType.AROUND)
-    HookRegistry.register(f"{_BATCH}.copy_for_forward", copy_rules, HookType.AROUND)
-    return None
+    for hook in (from_schedule_batch, filter_batch, merge_batch, copy_for_forward):
+        HookRegistry.register(f"{_BATCH}.{hook.__name__}", hook, HookType.AROUND)
 
 
 def rules_of(info: Any) -> Mapping[str, Tensor]:
@@ -81,19 +64,23 @@ def verify(original: Callable[..., None], params: Any, vocab_size: int) -> None:
         _check_engine()
 
 
-def with_rules(original: Callable[..., Any], cls: Any, batch: Any, vocab_size: int) -> Any:
-    """Make SGLang's parameters of a batch, with the rules of its requests."""
-    info = original(cls, batch, vocab_size)
-    values = [_values(request.sampling_params) for request in batch.reqs]
-    names = sorted({name for each in values for name in each})
-    if names:
-        device = info.temperatures.device
+def from_schedule_batch(original: Callable[..., Any], cls: Any, batch: Any, vocab_size: int) -> Any:
+    """Make SGLang's parameters of a batch, with the seeds and rules of its requests.
+
+    :param batch: the batch scheduled by SGLang; ``reqs[i].sampling_params.sampling_seed`` is an integer or None.
+    """
+    info, requested = original(cls, batch, vocab_size), [request.sampling_params for request in batch.reqs]
+    seeds, device = [params.sampling_seed for params in requested], info.temperatures.device
+    if info.sampling_seed is None and any(seed is not None for seed in seeds) and _draws_here():
+        info.sampling_seed = seed_column(seeds, device)
+    values = [_values(params) for params in requested]
+    if names := sorted({name for each in values for name in each}):
         columns = {name: [each.get(name, rule_off(name, _PLAIN)) for each in values] for name in names}
         setattr(info, ATTRIBUTE, {name: _column(column, device) for name, column in columns.items()})
     return info
 
 
-def filter_rules(
+def filter_batch(
     original: Callable[..., None], info: Any, keep_indices: Sequence[int], keep_indices_device: Tensor
 ) -> None:
     """Keep some rows of a batch."""
@@ -103,11 +90,14 @@ def filter_rules(
         setattr(info, ATTRIBUTE, {name: column[keep_indices_device] for name, column in rules.items()})
 
 
-def merge_rules(original: Callable[..., None], info: Any, other: Any) -> None:
-    """Merge two batches; rows of a batch without a rule get its value that is off."""
+def merge_batch(original: Callable[..., None], info: Any, other: Any) -> None:
+    """Merge two batches; rows of a batch without seeds, or without a rule, get the value that stands for none."""
     sides = [(rules_of(each), len(each)) for each in (info, other)]
     names = sorted({name for rules, _ in sides for name in rules})
     device = info.temperatures.device
+    for unseeded, seeded in ((info, other), (other, info)):
+        if unseeded.sampling_seed is None and seeded.sampling_seed is not None:
+            unseeded.sampling_seed = seeded.sampling_seed.new_full((len(unseeded),), NO_SEED)
     original(info, other)
     if names:
         parts = {
@@ -120,7 +110,7 @@ def merge_rules(original: Callable[..., None], info: Any, other: Any) -> None:
         setattr(info, ATTRIBUTE, {name: torch.cat(columns) for name, columns in parts.items()})
 
 
-def copy_rules(original: Callable[..., Any], info: Any) -> Any:
+def copy_for_forward(original: Callable[..., Any], info: Any) -> Any:
     """Copy a batch for the forward pass."""
     copied = original(info)
     if rules_of(info):
@@ -154,8 +144,6 @@ def uploaded(values: Sequence[Any], dtype: torch.dtype, device: torch.device) ->
 
 def _check_engine() -> None:
     """Refuse rules where SGLang draws, as far as this process knows."""
-    from tokendraw_sglang._verification import unserved
-
     backend, reason = BACKEND, None
     with contextlib.suppress(Exception):  # not every process of SGLang publishes its settings
         from sglang.srt.runtime_context import get_exec, get_spec
@@ -178,28 +166,18 @@ NO_SEED = -(2**63)
 _REPLACEMENT_SEED = 2**63 - 1
 
 
-def hook_seeds() -> None:
-    """Register the hooks; SGLang applies them after loading its plugins."""
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-    HookRegistry.register(f"{_BATCH}.from_schedule_batch", with_seeds, HookType.AROUND)
-    HookRegistry.register(f"{_BATCH}.merge_batch", merge_seeds, HookType.AROUND)
-
-
-def hook_backend() -> str | None:
-    """Register the hook; SGLang applies it after loading its plugins, before it looks at its settings.
-
-    :returns: None; or how the function of SGLang has changed, so that its backend draws in deterministic inference.
-    """
+def hook_backend() -> None:
+    """Register the hook on SGLang's choice of a backend in deterministic inference; the log says if it has changed."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     try:
         reason = changed_signature(_CHOICE, pkgutil.resolve_name(_CHOICE), ["view"])
     except (ImportError, AttributeError) as error:
-        return str(error)
+        reason = str(error)
     if reason is None:
         HookRegistry.register(_CHOICE, keep_backend, HookType.AROUND)
-    return reason
+    else:
+        log.warning(OWN_DETERMINISM, reason)
 
 
 def keep_backend(original: Callable[..., dict[str, Any]], view: Any) -> dict[str, Any]:
@@ -211,26 +189,6 @@ def keep_backend(original: Callable[..., dict[str, Any]], view: Any) -> dict[str
     return {} if is_ours else original(view)
 
 
-def with_seeds(original: Callable[..., Any], cls: Any, batch: Any, vocab_size: int) -> Any:
-    """Make SGLang's parameters of a batch, with the seeds of its requests.
-
-    :param batch: the batch scheduled by SGLang; ``reqs[i].sampling_params.sampling_seed`` is an integer or None.
-    """
-    info = original(cls, batch, vocab_size)
-    seeds = [request.sampling_params.sampling_seed for request in batch.reqs]
-    if info.sampling_seed is None and any(seed is not None for seed in seeds) and _draws_here():
-        info.sampling_seed = seed_column(seeds, info.temperatures.device)
-    return info
-
-
-def merge_seeds(original: Callable[..., None], info: Any, other: Any) -> None:
-    """Merge two batches as SGLang does, after a column of seeds in either batch is matched by a column in the other."""
-    for unseeded, seeded in ((info, other), (other, info)):
-        if unseeded.sampling_seed is None and seeded.sampling_seed is not None:
-            unseeded.sampling_seed = seeded.sampling_seed.new_full((len(unseeded),), NO_SEED)
-    original(info, other)
-
-
 def seed_column(seeds: Sequence[int | None], device: torch.device) -> Tensor:
     """Write seeds as [B] int64 on a device, ``NO_SEED`` for None, without waiting for the device."""
     entries = [NO_SEED if seed is None else _REPLACEMENT_SEED if seed == NO_SEED else seed for seed in seeds]
@@ -240,9 +198,7 @@ def seed_column(seeds: Sequence[int | None], device: torch.device) -> Tensor:
 def _draws_here() -> bool:
     from sglang.srt.runtime_context import get_exec, get_spec
 
-    from tokendraw_sglang._verification import is_served, mode_of
-
     if get_exec().kernel.sampling_backend != BACKEND:
         return False
     spec = get_spec()
-    return spec.speculative_algorithm is None or (is_served() and mode_of(spec) is None)
+    return spec.speculative_algorithm is None or (PROCESS.verifier is not None and mode_of(spec) is None)

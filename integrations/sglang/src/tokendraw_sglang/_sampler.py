@@ -19,15 +19,19 @@ from tokendraw.engines import format_error
 from tokendraw_sglang._engine import (
     FELL_BACK,
     OWN_LOGPROBS,
+    PROCESS,
     default_backend,
     is_deterministic,
     log,
+    mode_of,
     without_seeds,
 )
 from tokendraw_sglang._logprobs import RowLogprobs, Scorer
 from tokendraw_sglang._metadata import LastMetadata
-from tokendraw_sglang._verification import Walk, is_served, judge_chain, mode_of, walk_tree
 from tokendraw_sglang._warmup import warm_up, warm_up_scores
+
+Walk = tuple[Tensor, Tensor, Tensor]
+"""``predict`` [B * n], ``accept_index`` [B, depth] and the number of accepted drafts [B], all int32."""
 
 
 def _need() -> tokendraw.Need:
@@ -164,10 +168,13 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         :param logits: [B * n, V], edited.
         """
         assert self._draws is not None
-        batches, mode = self._verifications, mode_of(get_spec())
+        info, mode = batch.sampling_info, mode_of(get_spec())
         if mode is None:
-            return walk_tree(self._draws, batches, drafts, batch.sampling_info, logits)
-        return judge_chain(self._draws, batches, drafts, batch, logits, mode)
+            metadata = self._verifications.metadata(info, drafts.positions, drafts.draft_token_num)
+            return _walk(drafts, self._draws.sample(logits, metadata).token_ids)
+        metadata = self._verifications.metadata(info, batch.seq_lens)
+        chains = _chains(drafts)
+        return _walk_of_chains(self._draws.verify(logits, chains, metadata, mode=mode), chains)
 
     def _needs_sglang(self, info: Any, options: dict[str, Any]) -> bool:
         """Return whether SGLang has to draw a batch: its other results depend on SGLang's way to draw."""
@@ -201,7 +208,7 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
             return
         self._is_warm = True
         try:
-            spec = get_spec() if is_served() else None
+            spec = None if PROCESS.verifier is None else get_spec()
             width = 1 if spec is None else spec.speculative_num_draft_tokens or 2
             warm_up(self._draws, logits, width=width, mode=None if spec is None else mode_of(spec))
         except Exception as error:
@@ -232,3 +239,46 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         assert self._draws is not None
         log.warning(FELL_BACK, self._draws.name, format_error(error).removesuffix("."), default_backend())
         self._draws = None
+
+
+def _walk(drafts: Any, tokens: Tensor) -> Walk:
+    """Accept the drafts that equal the token drawn in the row before them.
+
+    :param drafts: SGLang's ``verify_input``.
+    :param tokens: [B * n] int64: the token that every node's row draws.
+    """
+    from sglang.srt.speculative import eagle_utils
+
+    candidates, device = drafts.draft_token.reshape(-1, drafts.draft_token_num), tokens.device
+    shape = (len(candidates), drafts.max_tree_depth)
+    result: Walk = eagle_utils.verify_tree_greedy_func(
+        predicts=torch.zeros(len(tokens), dtype=torch.int32, device=device),
+        accept_index=torch.full(shape, -1, dtype=torch.int32, device=device),
+        accept_token_num=torch.empty(len(candidates), dtype=torch.int32, device=device),
+        candidates=candidates,
+        retrieve_index=drafts.retrieve_index,
+        retrieve_next_token=drafts.retrieve_next_token,
+        retrieve_next_sibling=drafts.retrieve_next_sibling,
+        target_predict=tokens.view_as(candidates),
+        topk=drafts.tree_topk,
+    )
+    return result
+
+
+def _chains(drafts: Any) -> tokendraw.Drafts:
+    """Describe chains of drafts with the probabilities that they were drawn by."""
+    width, probs = drafts.draft_token_num, drafts.draft_probs
+    tokens = drafts.draft_token.reshape(-1, width)
+    return tokendraw.Drafts(
+        draft_token_ids=tokens[:, 1:],
+        cu_num_logits=torch.arange(0, drafts.draft_token.numel() + 1, width, device=tokens.device),
+        draft_probs=probs.reshape(-1, probs.shape[-1]),
+        num_drafts=(width - 1,) * len(tokens),
+    )
+
+
+def _walk_of_chains(output: tokendraw.VerifyOutput, chains: tokendraw.Drafts) -> Walk:
+    step = torch.arange(output.token_ids.shape[1], device=output.token_ids.device)
+    is_emitted = step <= output.num_accepted.unsqueeze(1)
+    rows = (chains.cu_num_logits[:-1].unsqueeze(1) + step).masked_fill(~is_emitted, -1)
+    return output.token_ids.clamp(min=0).to(torch.int32).view(-1), rows.to(torch.int32), output.num_accepted

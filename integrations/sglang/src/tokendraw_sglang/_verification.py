@@ -13,94 +13,32 @@ hook on ``compute_spec_logprobs`` scores the rows where they lie.
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-import tokendraw
 from tokendraw.engines import format_error
-from tokendraw_sglang._engine import EDIT_FIELDS, OWN_VERIFICATION, log, verification_misfit, without_seeds
-from tokendraw_sglang._metadata import LastMetadata
+from tokendraw_sglang._engine import (
+    EDIT_FIELDS,
+    OWN_VERIFICATION,
+    PROCESS,
+    log,
+    mode_of,
+    unserved,
+    verification_misfits,
+    without_seeds,
+)
 
 if TYPE_CHECKING:
-    from tokendraw_sglang._sampler import TokendrawSampler
+    from tokendraw_sglang._sampler import TokendrawSampler, Walk
 
-
-Walk = tuple[Tensor, Tensor, Tensor]
-"""``predict`` [B * n], ``accept_index`` [B, depth] and the number of accepted drafts [B], all int32."""
-
-
-def walk_tree(
-    draws: tokendraw.Sampler, batches: LastMetadata, drafts: Any, info: Any, logits: Tensor
-) -> Walk:
-    """Draw the token of every node's row, and accept the drafts that equal the token of the row before them.
-
-    :param batches: caches the metadata of verifications.
-    :param drafts: SGLang's ``verify_input``.
-    """
-    from sglang.srt.speculative import eagle_utils
-
-    requests, width = len(info), drafts.draft_token_num
-    tokens = draws.sample(logits, batches.metadata(info, drafts.positions, width)).token_ids
-    device = logits.device
-    result: Walk = eagle_utils.verify_tree_greedy_func(
-        predicts=torch.zeros(requests * width, dtype=torch.int32, device=device),
-        accept_index=torch.full((requests, drafts.max_tree_depth), -1, dtype=torch.int32, device=device),
-        accept_token_num=torch.empty(requests, dtype=torch.int32, device=device),
-        candidates=drafts.draft_token.reshape(requests, width),
-        retrieve_index=drafts.retrieve_index,
-        retrieve_next_token=drafts.retrieve_next_token,
-        retrieve_next_sibling=drafts.retrieve_next_sibling,
-        target_predict=tokens.view(requests, width),
-        topk=drafts.tree_topk,
-    )
-    return result
-
-
-def judge_chain(
-    draws: tokendraw.Sampler,
-    batches: LastMetadata,
-    drafts: Any,
-    batch: Any,
-    logits: Tensor,
-    mode: Literal["rejection", "block"],
-) -> Walk:
-    """Verify chains of drafts with the probabilities of their draws."""
-    info, width = batch.sampling_info, drafts.draft_token_num
-    requests, vocab_size = len(info), logits.shape[1]
-    offsets = torch.arange(0, requests * width + 1, width, device=logits.device)
-    chains = tokendraw.Drafts(
-        draft_token_ids=drafts.draft_token.reshape(requests, width)[:, 1:],
-        cu_num_logits=offsets,
-        draft_probs=drafts.draft_probs.reshape(-1, vocab_size),
-        num_drafts=(width - 1,) * requests,
-    )
-    output = draws.verify(logits, chains, batches.metadata(info, batch.seq_lens), mode=mode)
-    step = torch.arange(width, device=logits.device)
-    is_emitted = step <= output.num_accepted.unsqueeze(1)
-    rows = (offsets[:-1].unsqueeze(1) + step).masked_fill(~is_emitted, -1)
-    return output.token_ids.clamp(min=0).to(torch.int32).view(-1), rows.to(torch.int32), output.num_accepted
-
-
-ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM")
-"""Values of ``--speculative-algorithm`` whose drafts ``eagle_sample`` verifies, by draws of its own alone."""
 _TARGETS = (
     "sglang.srt.speculative.eagle_utils.eagle_sample",
     "sglang.srt.layers.logprob_processor.compute_spec_logprobs",
 )
-
-
-@dataclasses.dataclass
-class _Process:
-    sampler: TokendrawSampler | None = None
-    """The sampler that verifies in this process; None: SGLang does."""
-
-
-_PROCESS = _Process()
 
 
 def hook_verification(sampler: TokendrawSampler) -> None:
@@ -110,64 +48,37 @@ def hook_verification(sampler: TokendrawSampler) -> None:
     """
     from sglang.srt.runtime_context import get_spec
 
-    algorithm = get_spec().speculative_algorithm
-    if algorithm is None or is_served():
+    spec = get_spec()
+    if spec.speculative_algorithm is None or PROCESS.verifier is not None:
         return
     try:
-        reason = unserved(get_spec()) or verification_misfit() or _unnamed(sampler) or _hook()
+        reason = unserved(spec) or next(verification_misfits(), None) or _unnamed(sampler, spec) or _hook()
     except Exception as error:
         if sampler.names is not None:
             raise
         reason = format_error(error).removesuffix(".")
     if reason is None:
-        _PROCESS.sampler = sampler
+        PROCESS.verifier = sampler
     else:
         log.warning(OWN_VERIFICATION, reason)
 
 
-def _unnamed(sampler: TokendrawSampler) -> str | None:
+def _unnamed(sampler: TokendrawSampler, spec: Any) -> str | None:
     """Say if the first of several ranks has no plugin for drafts with probabilities."""
-    from sglang.srt.runtime_context import get_spec
-
-    if sampler.names is None or mode_of(get_spec()) is None or "verify" in sampler.names:
+    if sampler.names is None or mode_of(spec) is None or "verify" in sampler.names:
         return None
     return "no plugin verifies on the first rank"
 
 
-def unserved(spec: Any) -> str | None:
-    """Say why the settings of speculative decoding leave the verification to SGLang; None: they do not.
-
-    :param spec: SGLang's ``get_spec()``.
-    """
-    if spec.speculative_algorithm not in ALGORITHMS:
-        return f"--speculative-algorithm {spec.speculative_algorithm} has a verification of its own"
-    for name in ("speculative_accept_threshold_single", "speculative_accept_threshold_acc"):
-        if getattr(spec, name) != 1.0:
-            return f"--{name.replace('_', '-')} accepts drafts that the target would not draw"
-    return None
-
-
-def is_served() -> bool:
-    """Return whether tokendraw verifies the drafts of this process."""
-    return _PROCESS.sampler is not None
-
-
-def mode_of(spec: Any) -> Literal["block", "rejection"] | None:
-    """Return how drafts are judged by their probabilities; None: SGLang gives none."""
-    if not spec.speculative_use_rejection_sampling:
-        return None
-    return "block" if spec.speculative_use_block_verification else "rejection"
-
-
 def verify_drafts(
-    original: Callable[..., Any],
+    original: Callable[..., Walk],
     verify_input: Any,
     batch: Any,
     logits_output: Any,
     grammar_mask: Any = None,
-    uno_target_max_top_k: int | None = None,
+    *more: Any,
     **options: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Walk:
     """Edit the target's logits, and verify the drafts of a batch, as ``eagle_sample`` does.
 
     :param verify_input: an ``EagleVerifyInput`` or ``NgramVerifyInput`` of B requests with n nodes each.
@@ -176,18 +87,18 @@ def verify_drafts(
         ``accept_index`` [B, depth] int32, the rows of the emitted tokens, then -1.
     """
     arguments = (verify_input, batch, logits_output)
-    if _needs_sglang(batch, logits_output, uno_target_max_top_k, options):
-        return _verify_by_sglang(original, arguments, grammar_mask, uno_target_max_top_k, options)
-    sampler, logits = _PROCESS.sampler, logits_output.next_token_logits
-    assert sampler is not None
+    if _needs_sglang(batch, logits_output, options):
+        with _for_sglang(batch):
+            return original(*arguments, grammar_mask, *more, **options)
+    sampler: TokendrawSampler = PROCESS.verifier
+    logits = logits_output.next_token_logits
     _edit(logits, batch.sampling_info, verify_input.draft_token_num, grammar_mask)
     try:
         walk = sampler.verify(verify_input, batch, logits)
     except Exception as error:
         sampler.fall_back(error)
-        return _verify_by_sglang(
-            original, arguments, None, uno_target_max_top_k, options, without=EDIT_FIELDS
-        )
+        with _for_sglang(batch, *EDIT_FIELDS):
+            return original(*arguments, None, *more, **options)
     _broadcast(walk)  # a rank that has failed sends and receives the same tensors within SGLang's function
     predict, accept_index, num_accepted = walk
     return predict, num_accepted + 1, accept_index
@@ -206,21 +117,17 @@ def _hook() -> str | None:
     return None if eagle_utils.eagle_sample is not unhooked else "HookRegistry did not apply the hooks"
 
 
-def _needs_sglang(
-    batch: Any, logits_output: Any, uno_target_max_top_k: int | None, options: dict[str, Any]
-) -> bool:
+def _needs_sglang(batch: Any, logits_output: Any, options: dict[str, Any]) -> bool:
     """Return whether SGLang has to verify a batch."""
     from sglang.srt.runtime_context import get_spec
     from sglang.srt.speculative import spec_utils
 
-    sampler = _PROCESS.sampler
-    if sampler is None or batch.forward_mode.is_idle():
-        return True
-    info = batch.sampling_info
+    sampler, info = PROCESS.verifier, batch.sampling_info
     return (
-        not sampler.is_ready(logits_output.next_token_logits)
+        sampler is None
+        or batch.forward_mode.is_idle()
+        or not sampler.is_ready(logits_output.next_token_logits)
         or info.is_all_greedy
-        or uno_target_max_top_k is not None
         or (options.get("watermark_state") is not None and info.has_watermark_candidates)
         or spec_utils.SIMULATE_ACC_LEN > 0
         or unserved(get_spec()) is not None  # the thresholds may be set while SGLang serves
@@ -256,26 +163,17 @@ def _broadcast(walk: Walk) -> None:
             group.broadcast(tensor, src=0)
 
 
-def _verify_by_sglang(
-    original: Callable[..., Walk],
-    arguments: tuple[Any, Any, Any],
-    grammar_mask: Any,
-    uno_target_max_top_k: int | None,
-    options: dict[str, Any],
-    *,
-    without: tuple[str, ...] = (),
-) -> Walk:
-    """Verify as SGLang does without the adapter.
+@contextlib.contextmanager
+def _for_sglang(batch: Any, *applied: str) -> Iterator[None]:
+    """Have a batch verified as without the adapter.
 
-    :param arguments: ``verify_input``, ``batch`` and ``logits_output``.
-    :param without: fields of the batch's parameters that are already applied.
+    :param applied: fields of its parameters that are already applied.
     """
-    batch = arguments[1]
     info = batch.sampling_info
     if info is not None:
-        batch.sampling_info = without_seeds(info, *without)
+        batch.sampling_info = without_seeds(info, *applied)
     try:
-        return original(*arguments, grammar_mask, uno_target_max_top_k, **options)
+        yield
     finally:
         batch.sampling_info = info
 
@@ -296,7 +194,7 @@ def score_drafts(
     :param accept_index: [B, depth] int32: rows of the emitted tokens, then -1, which stands for the last row; None: of
         another verification than ``eagle_sample``, which SGLang serves.
     """
-    sampler, rows, requests = _PROCESS.sampler, None, len(batch.seq_lens)
+    sampler, rows, requests = PROCESS.verifier, None, len(batch.seq_lens)
     top_nums = batch.top_logprobs_nums or [0] * requests
     given_ids = batch.token_ids_logprobs or [None] * requests
     if sampler is not None and accept_index is not None and requests:
