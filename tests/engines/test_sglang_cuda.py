@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sglang_engine import IS_REAL, Request, draw, info_of
+from sglang_engine import IS_REAL, Request, draw, info_of, made_sampler
 from tokendraw_testing.kit.device import require_no_wait
 from tokendraw_testing.kit.trial import Trial
 
@@ -26,9 +26,7 @@ KINDS = [
 @pytest.fixture(scope="module")
 def sampler(sglang):
     """The sampler, warmed up by a greedy batch like SGLang's warm-up request."""
-    from sglang.srt.layers.sampler import create_sampler
-
-    made = create_sampler()
+    made = made_sampler()
     draw(made, torch.zeros(1, V, device="cuda"), info_of(Request(temperature=0.0), device="cuda"))
     return made
 

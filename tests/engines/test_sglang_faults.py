@@ -3,7 +3,6 @@
 From logits that are edited once, where seeds give other tokens or none. Beside other ranks a fault raises.
 """
 
-import dataclasses
 import logging
 import pkgutil
 import sys
@@ -97,6 +96,8 @@ def test_without_a_fault_tokendraw_draws_and_a_line_says_so(logged):
     assert type(sampler).__name__ == "TokendrawSampler"
     assert_certain(sampler)
     assert logged() == ["sampler replaced (native 0.1.0, SGLang 0.5.23)"]
+    view = SimpleNamespace(sampling_backend="tokendraw", rl_on_policy_target=None)
+    assert pkgutil.resolve_name(_CHOICE)(view) == {}  # also in deterministic inference
 
 
 # An SGLang that does not fit, or no plugin.
@@ -115,12 +116,6 @@ def replaced(place, name, function):
 
 def missing_field(patch):
     patch.setattr(_engine, "BATCH_FIELDS", (*_engine.BATCH_FIELDS, "temperature_of_rows"))
-
-
-def missing_name(patch):
-    from sglang.srt.layers.sampler import Sampler
-
-    patch.delattr(Sampler, "_sync_token_ids_across_tp")
 
 
 def untested(patch):
@@ -169,15 +164,9 @@ def test_draws_that_match_a_trainer_are_sglangs(logged):
     assert logged() == [f"SGLang left alone: {reason}. {OWN_BACKEND}"]
 
 
-@pytest.mark.parametrize(
-    ("backend", "target", "kept"),
-    [("tokendraw", None, True), ("tokendraw", "fsdp", False), ("flashinfer", None, False)],
-)
-def test_deterministic_inference_keeps_the_backend(backend, target, kept):
-    view = SimpleNamespace(
-        enable_deterministic_inference=True, sampling_backend=backend, rl_on_policy_target=target
-    )
-    assert pkgutil.resolve_name(_CHOICE)(view) == ({} if kept else {"sampling_backend": "pytorch"})
+def no_sglang(patch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "sglang"]:
+        patch.setitem(sys.modules, name, None)
 
 
 class TestRegistration:
@@ -197,30 +186,17 @@ class TestRegistration:
         monkeypatch.setattr(
             sampler, "register_sampler_backend", lambda backend, factory: calls.append(backend)
         )
-        monkeypatch.setattr(HookRegistry, "register", lambda target, *_: calls.append(target))
+        monkeypatch.setattr(HookRegistry, "register", lambda target, hook, hook_type: calls.append(target))
         return calls
 
-    def test_raises_nothing(self, logged, monkeypatch):
-        from sglang.srt.layers import sampler
-
-        monkeypatch.delattr(sampler, "register_sampler_backend")
+    @pytest.mark.parametrize(("fault", "line"), pairs(Path(__file__).with_name("sglang_registration.txt")))
+    def test_raises_nothing_and_says_what_is_left_to_sglang(self, logged, calls, monkeypatch, fault, line):
+        eval(fault, globals())(monkeypatch)
         tokendraw_sglang.register()
-        (line,) = logged()
-        assert line.startswith(
-            "SGLang left alone: registration raised ImportError: cannot import name 'register_sampler_backend' from "
-            "'sglang.srt.layers.sampler' ("
-        )
+        assert agree(line, logged()[0])
+        assert _CHOICE not in calls
 
-    def test_without_sglang_says_so(self, logged, monkeypatch):
-        for name in [name for name in sys.modules if name.split(".")[0] == "sglang"]:
-            monkeypatch.setitem(sys.modules, name, None)
-        tokendraw_sglang.register()
-        (line,) = logged()
-        assert line.startswith("SGLang left alone: registration raised ModuleNotFoundError: ")
-
-    def test_twice_is_once(self, logged, calls, monkeypatch):
-        result = dataclasses.replace(tokendraw_sglang.state(), applies=True)
-        monkeypatch.setattr(_registration, "state", lambda: result)
+    def test_twice_is_once(self, logged, calls):
         for _ in range(3):
             tokendraw_sglang.register()
         batch = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
@@ -233,19 +209,6 @@ class TestRegistration:
         ]
         assert logged() == []
 
-    def test_leaves_deterministic_inference_alone_where_its_backend_is_chosen_otherwise(
-        self, logged, calls, monkeypatch
-    ):
-        module, _, name = _CHOICE.removeprefix("sglang.srt.").rpartition(".")
-        replaced(module, name, lambda config: {})(monkeypatch)
-        result = dataclasses.replace(tokendraw_sglang.state(), applies=True)
-        monkeypatch.setattr(_registration, "state", lambda: result)
-        tokendraw_sglang.register()
-        assert "tokendraw" in calls
-        assert _CHOICE not in calls
-        reason = f"{_CHOICE!r} needs the parameters view, found config"
-        assert logged() == [f"SGLang draws with --enable-deterministic-inference: {reason}"]
-
     def test_leaves_the_batches_of_an_untested_sglang_alone(self, calls, monkeypatch):
         untested(monkeypatch)
         tokendraw_sglang.register()
@@ -253,12 +216,6 @@ class TestRegistration:
 
 
 # Drafts that SGLang verifies.
-
-
-def no_sanitizer(patch):
-    from sglang.srt.utils import async_probe
-
-    patch.delattr(async_probe, "sanitize_nan_logits")
 
 
 @pytest.mark.parametrize(("case", "reason"), pairs(Path(__file__).with_name("sglang_verification.txt")))

@@ -44,17 +44,6 @@ def test_its_workers_call_the_hooks_of_the_verification():
     assert eagle_utils.eagle_sample.__wrapped__.__module__ == eagle_utils.__name__
 
 
-def test_the_command_line_takes_the_backend():
-    from sglang.srt.server_args import ServerArgs
-
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    ServerArgs.add_cli_args(parser)
-    line = ["--model-path", "none", "--sampling-backend"]
-    assert ServerArgs.from_cli_args(parser.parse_args([*line, "tokendraw"])).sampling_backend == "tokendraw"
-    with pytest.raises(argparse.ArgumentError):
-        parser.parse_args([*line, "nosuch"])
-
-
 def test_the_factory_makes_tokendraws_sampler_for_the_backend_alone():
     from sglang.srt.layers.sampler import Sampler, create_sampler
 
@@ -63,24 +52,27 @@ def test_the_factory_makes_tokendraws_sampler_for_the_backend_alone():
 
 
 @pytest.mark.parametrize(
-    ("options", "backend"),
+    ("given", "left"),
     [
-        ("--sampling-backend tokendraw", "tokendraw"),
-        ("--sampling-backend tokendraw --rl-on-policy-target fsdp", "pytorch"),
-        ("--sampling-backend flashinfer", "pytorch"),
+        ("tokendraw", "tokendraw"),
+        ("tokendraw --rl-on-policy-target fsdp", "pytorch"),
+        ("flashinfer", "pytorch"),
     ],
 )
-def test_deterministic_inference_leaves_the_backend(tmp_path, options, backend):
+def test_the_command_line_takes_the_backend_and_deterministic_inference_leaves_it(tmp_path, given, left):
     from sglang.srt.arg_groups.attention_hook import handle_deterministic_inference
     from sglang.srt.arg_groups.overrides import resolved_view
     from sglang.srt.server_args import ServerArgs
 
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(exit_on_error=False)
     ServerArgs.add_cli_args(parser)
-    line = f"--model-path {tmp_path} --attention-backend triton --enable-deterministic-inference {options}"
-    settings = ServerArgs.from_cli_args(parser.parse_args(line.split()))
+    line = f"--model-path {tmp_path} --attention-backend triton --enable-deterministic-inference --sampling-backend"
+    settings = ServerArgs.from_cli_args(parser.parse_args([*line.split(), *given.split()]))
+    assert settings.sampling_backend == given.split()[0]
     handle_deterministic_inference(settings)
-    assert resolved_view(settings).sampling_backend == backend
+    assert resolved_view(settings).sampling_backend == left
+    with pytest.raises(argparse.ArgumentError):
+        parser.parse_args([*line.split(), "nosuch"])
 
 
 def test_the_adapter_applies():

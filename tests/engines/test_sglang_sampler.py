@@ -11,9 +11,10 @@ import torch
 
 import tokendraw
 from sglang_drafts import batch_of, chains, speculation, trees, verify
-from sglang_engine import IS_REAL, Request, backend, draw, info_of, keep
+from sglang_engine import IS_REAL, Request, backend, draw, info_of, keep, made_sampler
 from special_rows import FALSE_ALARM
 from tokendraw import SamplingMetadata, SamplingParams
+from tokendraw_sglang._engine import default_backend, without_seeds
 from tokendraw_sglang._metadata import NO_SEED
 from tokendraw_testing.kit.statistical_tests import fit
 
@@ -36,12 +37,6 @@ RULES = (
     {"filter_order": "top_k_first"},
     {"filter_order": "joint"},
 )
-
-
-def made_sampler():
-    from sglang.srt.layers.sampler import create_sampler
-
-    return create_sampler()
 
 
 @pytest.fixture
@@ -336,57 +331,52 @@ def compare_scores(sampler, rng, drafts, info, logits, seq_lens, *, fails):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 8, 64])
-def test_in_deterministic_inference_every_request_has_its_token_and_log_probability_in_any_batch(
-    deterministic, rows
-):
-    """Without a seed it has SGLang's, 42. Log-probabilities are SGLang's to the bit."""
-    others = [
-        {"top_k": 3},
-        {"temperature": 0.0},
-        {"presence_penalty": 1.5},
-        {"min_p": 0.2, "sampling_seed": 1},
-    ]
+def test_deterministic_rows_draw_their_tokens_in_any_batch(deterministic, rows):
+    """Rows without a seed have SGLang's, 42. Log-probabilities are SGLang's to the bit."""
+    others = [{"top_k": 3}, {"temperature": 0.0}, {"presence_penalty": 1.5}, {"min_p": 0.2}]
     sampler, logits = made_sampler(), row_logits(rows)
     for first in ({}, {"sampling_seed": NO_SEED}, {"top_p": 0.9}, {"min_p": 0.1, "sampling_seed": 7}):
         fields = [first, *(others[i % 4] for i in range(rows - 1))]
-        info = info_of(*(Request(**each) for each in fields), vocab_size=V)
-        fields = [{"sampling_seed": 42} | each for each in fields]
+        info = info_of(*(Request(mask="top_k" in each, **each) for each in fields), vocab_size=V)
         for _ in range(2):
             step, seen = info.copy_for_forward(), logits.clone()
             step.apply_logits_bias(seen)
             tokens, output = draw(sampler, seen, step, top=[0] * rows)
-            assert tokens.tolist() == [own(seen[[b]], [fields[b]], [9])[0] for b in range(rows)]
+            alone = [own(seen[[b]], [{"sampling_seed": 42} | fields[b]], [9])[0] for b in range(rows)]
+            assert tokens.tolist() == alone
             logprobs = (seen / step.temperatures).log_softmax(-1)
             assert torch.equal(output.next_token_logprobs, logprobs[range(rows), tokens])
             info.penalizer_orchestrator.cumulate_output_tokens(tokens.long())
 
 
-@pytest.mark.parametrize("has_probabilities", [False, True])
-def test_in_deterministic_inference_equal_requests_have_equal_texts_with_drafts(
-    deterministic, has_probabilities
-):
-    lengths, q = [7] * 30, torch.full((30, WIDTH - 1, V), 1 / V)
-    with speculation(speculative_use_rejection_sampling=has_probabilities):
+@pytest.mark.parametrize("judges", [False, True])
+def test_equal_requests_have_equal_texts_in_deterministic_verifications(deterministic, judges):
+    drafts = chains([[1, 2, 3, 4]] * 30, [7] * 30, torch.full((90, V), 1 / V))
+    with speculation(speculative_use_rejection_sampling=judges):
         made_sampler()
-        info, logits = info_of(*[Request()] * 30, vocab_size=V), torch.zeros(30 * WIDTH, V)
-        texts, _ = verify(chains([[1, 2, 3, 4]] * 30, lengths, q), info, logits, lengths)
-    assert len({tuple(text) for text in texts}) == 1
+        info = info_of(*[Request()] * 30, vocab_size=V)
+        texts, _ = verify(drafts, info, torch.zeros(30 * WIDTH, V), [7] * 30)
+    assert len(set(map(tuple, texts))) == 1
 
 
-def test_in_deterministic_inference_sglang_goes_on_with_its_seeds(deterministic, sampler, monkeypatch):
-    from sglang.srt import runtime_context
-    from sglang.srt.layers import sampler as module
-
-    def argmax(logprobs, seed, positions):
-        seeds.append(seed.tolist())
-        return logprobs.argmax(-1, keepdim=True)
-
-    seeds = []
-    monkeypatch.setattr(runtime_context, "get_platform", lambda: SimpleNamespace(has_flashinfer=True))
-    monkeypatch.setattr(module, "multinomial_with_seed", argmax)
-    sampler.fall_back(RuntimeError("illegal shape"))
-    draw(sampler, row_logits(2), info_of(Request(top_k=3), Request(sampling_seed=3), vocab_size=V))
-    assert seeds == [[42, 3]]
+def test_sampling_masks_hold_what_sglang_keeps(sampler):
+    """Of tied best tokens the drawn one; and SGLang makes them, too, where a plugin does not tell what it kept."""
+    rules = [{}, {"top_k": 5}, {"top_k": 12, "top_p": 0.8}, {"top_k": 9, "min_p": 0.05}, {"temperature": 0.0}]
+    info = info_of(*(Request(mask=bool(each), **each) for each in rules), vocab_size=V)
+    logits, positions, sampler.sampling_mask_max_tokens = torch.randn(5, V), torch.tensor([9] * 5), 3
+    with backend("pytorch"):
+        probs = (logits / info.temperatures).softmax(-1)
+        _, theirs = sampler._sample_from_probs(probs, info, positions, False)
+    _, ours = sampler._draw(logits, info, positions)
+    expected = torch.zeros(4, V).scatter_(1, theirs.token_ids.long(), theirs.weights)
+    torch.testing.assert_close(ours.weights, expected)
+    logits[4, 30:] = 9.0
+    for masking in (sampler._masking, None):
+        sampler._masking = masking
+        tokens, output = draw(sampler, logits, info)
+        assert masking is None or tokens[4] == 30
+        assert output.sampling_mask_output.statuses.tolist() == [1, 1, 1, 0]
+        assert output.sampling_mask_output.token_ids[3, 0] == tokens[4]
 
 
 # Requests without seeds.
@@ -466,8 +456,12 @@ class TestTheColumnOfSeeds:
         with get_spec().override(speculative_algorithm="EAGLE"):
             assert info_of(Request(sampling_seed=3)).sampling_seed is None
 
-    def test_is_sglangs_own_in_deterministic_inference(self, deterministic):
-        assert info_of(Request(), Request(sampling_seed=3)).sampling_seed.tolist() == [42, 3]
+    def test_is_sglangs_own_in_deterministic_inference(self, deterministic, monkeypatch):
+        info = info_of(Request(), Request(sampling_seed=3))
+        assert without_seeds(info).sampling_seed.tolist() == [42, 3]
+        found = SimpleNamespace(has_flashinfer=True)
+        monkeypatch.setattr("sglang.srt.runtime_context.get_platform", lambda: found)
+        assert default_backend() == "pytorch"  # FlashInfer's refuses seeds
 
 
 # What is left to SGLang, and how often a batch is described.
@@ -476,28 +470,11 @@ class TestTheColumnOfSeeds:
 class TestLeftToSGLang:
     """Batches with results that depend on SGLang's way to draw go to SGLang's sampler and backend."""
 
-    @pytest.fixture
-    def unused(self, sampler, monkeypatch):
-        for name in ("_draw", "verify"):
-            monkeypatch.setattr(sampler, name, lambda *_: pytest.fail("tokendraw was called"))
-        return sampler
-
-    def test_sampling_masks_go_without_seeds(self, unused):
-        """SGLang's FlashInfer refuses seeds; its PyTorch would draw with them."""
-        info = info_of(Request(sampling_seed=3, top_k=5), Request(top_k=9, mask=True))
-        column, drawn, logits = info.sampling_seed, [], row_logits(1).expand(2, -1)
-        for seed in range(20):
-            torch.manual_seed(seed)
-            tokens, output = draw(unused, logits, info)
-            drawn.append(int(tokens[0]))
-            assert output.sampling_mask_output is not None
-        assert len(set(drawn)) > 1
-        assert info.sampling_seed is column
-
-    def test_logprobs_before_a_watermark(self, unused):
+    def test_logprobs_before_a_watermark(self, sampler, monkeypatch):
+        monkeypatch.setattr(sampler, "_draw", lambda *_: pytest.fail("tokendraw drew"))
         logits, plain = torch.full((1, V), -1e4), torch.randn(1, V)
         logits[0, 5] = 0.0  # what a watermark forces
-        tokens, output = draw(unused, logits, info_of(Request(top_k=3)), top=[1], logprob_logits=plain)
+        tokens, output = draw(sampler, logits, info_of(Request(top_k=3)), top=[1], logprob_logits=plain)
         assert tokens.tolist() == [5]
         torch.testing.assert_close(output.next_token_logprobs, plain.log_softmax(-1)[:, 5])
 

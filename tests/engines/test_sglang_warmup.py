@@ -8,7 +8,7 @@ import torch
 
 import tokendraw
 from sglang_drafts import speculation
-from sglang_engine import Request, draw, info_of
+from sglang_engine import Request, draw, info_of, made_sampler
 from tokendraw.calls import warmup
 from tokendraw_sglang._logprobs import LEAST_BEST, Scorer
 from tokendraw_sglang._metadata import metadata_of
@@ -26,12 +26,6 @@ def layout(metadata):
     facts = metadata.facts
     numbers = (facts.any_greedy, facts.any_top_p, facts.any_min_p, facts.max_top_k, facts.all_top_k)
     return tuple(sorted(tensors.items())), numbers, facts.any_joint, facts.any_temperature_last, facts.filters
-
-
-def made_sampler():
-    from sglang.srt.layers.sampler import create_sampler
-
-    return create_sampler()
 
 
 @pytest.mark.parametrize("width", [1, WIDTH], ids=["draws", "rows of drafts"])

@@ -48,7 +48,8 @@ def sglang_at_hand() -> Iterator[None]:
             _publish(stack)
         else:
             patch.syspath_prepend(STAND_IN)
-            _register()
+            tokendraw_sglang.register()
+            importlib.import_module("sglang.srt.plugins.hook_registry").HookRegistry.apply_hooks()
         stack.enter_context(backend("tokendraw"))
         yield
     if not IS_REAL:
@@ -65,13 +66,6 @@ def _forget() -> None:
         del sys.modules[name]
     if sys.modules.pop("tokendraw_sglang._sampler", None) is not None:
         del tokendraw_sglang._sampler
-
-
-def _register() -> None:
-    from sglang.srt.plugins.hook_registry import HookRegistry
-
-    tokendraw_sglang.register()
-    HookRegistry.apply_hooks()
 
 
 def _publish(stack: contextlib.ExitStack) -> None:
@@ -115,21 +109,25 @@ class Request:
         self.sampling_logprobs_mode = None
 
 
-class Batch:
-    """A batch as SGLang's scheduler keeps it."""
-
-    def __init__(self, reqs: list[Request], device: str) -> None:
-        self.reqs, self.device = reqs, device
+class Batch(SimpleNamespace):
+    """A batch as SGLang's scheduler keeps it, and its penalties by a weak reference."""
 
 
 def info_of(*reqs: Request, vocab_size: int = 1000, device: str = "cpu") -> Any:
     """Make SGLang's ``SamplingBatchInfo`` of requests, by its own function with the adapter's hooks."""
     from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
-    batch = Batch(list(reqs), device)
+    batch = Batch(reqs=list(reqs), device=device)
     info = SamplingBatchInfo.from_schedule_batch(batch, vocab_size)
-    info.kept_alive = batch  # SGLang's penalties hold it by a weak reference
+    info.kept_alive = batch
     return info
+
+
+def made_sampler() -> Any:
+    """Have SGLang make the sampler of its backend."""
+    from sglang.srt.layers.sampler import create_sampler
+
+    return create_sampler()
 
 
 def keep(info: Any, rows: list[int]) -> None:

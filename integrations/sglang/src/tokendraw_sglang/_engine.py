@@ -9,6 +9,7 @@ import dataclasses
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 from tokendraw.engines import EngineState, changed_signature, examine
@@ -50,7 +51,7 @@ FILTERS = {
 BATCH_FIELDS = (
     *("temperatures", "is_all_greedy", "is_any_greedy", "max_top_k", "sampling_seed"),
     *(field for each in FILTERS.values() for field in (each.column, each.flag)),
-    "sampling_mask_batch_indices",
+    *("sampling_mask_batch_indices", "sampling_support_logprobs_capture_indices"),
 )
 """Fields in use of ``SamplingBatchInfo``."""
 LOGPROB_FIELDS = (
@@ -70,15 +71,8 @@ ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM")
 """Values of ``--speculative-algorithm`` whose drafts ``eagle_sample`` verifies, by draws of its own alone."""
 
 
-@dataclasses.dataclass
-class Process:
-    """What the adapter has set in this process."""
-
-    verifier: Any = None
-    """The sampler that verifies drafts; None: SGLang does."""
-
-
-PROCESS = Process()
+PROCESS = SimpleNamespace(verifier=None)
+"""``verifier``: the sampler that verifies drafts in this process; None: SGLang does."""
 
 
 def state() -> EngineState:
@@ -97,7 +91,7 @@ def state() -> EngineState:
 
 def _misfits() -> Iterator[str]:
     from sglang.srt.layers.logprob_processor import LogprobResult, OutputLogprobProcessor
-    from sglang.srt.layers.sampler import Sampler, register_sampler_backend
+    from sglang.srt.layers.sampler import Sampler, _SamplingMaskCapture, register_sampler_backend
     from sglang.srt.plugins.hook_registry import HookRegistry
     from sglang.srt.runtime_context import RuntimeContext
     from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
@@ -110,6 +104,10 @@ def _misfits() -> Iterator[str]:
         ),
         Sampler._preprocess_logits: "self logits sampling_info",
         Sampler._sync_token_ids_across_tp: "self batch_next_token_ids sampling_info",
+        Sampler._build_sampling_mask_output: (
+            "self batch_next_token_ids sampling_mask_capture support_capture_indices"
+        ),
+        _SamplingMaskCapture: "weights token_ids selected_weight batch_rows",
         OutputLogprobProcessor.compute_logprobs: (
             "self logprobs top_logprobs_nums token_ids_logprobs batch_next_token_ids"
         ),

@@ -6,6 +6,8 @@ SGLang draws some batches, and all batches after a failed call, as it does witho
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 from typing import Any
 
 import torch
@@ -112,18 +114,19 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
             return self._draw_by_sglang(logits_output, sampling_info, *arguments, **options)
         logits = self._preprocess_logits(logits, sampling_info)
         try:
-            token_ids = self._draw(logits, sampling_info, positions)
+            token_ids, masks = self._draw(logits, sampling_info, positions)
         except Exception as error:
             self.fall_back(error)
             self._preprocessed = logits
-            try:
-                return self._draw_by_sglang(logits_output, sampling_info, *arguments, **options)
-            finally:
-                self._preprocessed = None
+            return self._draw_by_sglang(logits_output, sampling_info, *arguments, **options)
         if return_logprob:
             wanted = (top_logprobs_nums, token_ids_logprobs)
             self._logprobs(logits, sampling_info, token_ids, *wanted).write_output_to(logits_output)
         self._sync_token_ids_across_tp(token_ids, sampling_info)
+        if masks is not None:
+            logits_output.sampling_mask_output = self._build_sampling_mask_output(
+                token_ids, masks, sampling_info.sampling_support_logprobs_capture_indices
+            )
         return token_ids
 
     def is_ready(self, logits: Tensor) -> bool:
@@ -180,15 +183,35 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         """Return whether SGLang has to draw a batch: its other results depend on SGLang's way to draw."""
         return (
             info.is_all_greedy
-            or info.sampling_mask_batch_indices is not None
+            or (info.sampling_mask_batch_indices is not None and self._masking is None)
             or any(value is not None for value in options.values())
         )
 
-    def _draw(self, logits: Tensor, info: Any, positions: Tensor) -> Tensor:
+    @functools.cached_property
+    def _masking(self) -> tokendraw.Sampler | None:
+        """Draws batches with sampling masks; loaded for the first one. None: its plugin tells no thresholds."""
         assert self._draws is not None
-        output = self._draws.sample(logits, self._batches.metadata(info, positions))
+        with contextlib.suppress(tokendraw.SamplerUnavailableError):
+            need = dataclasses.replace(_need(), threshold=True)
+            return tokendraw.load_sampler(self._draws.choices, need=need)
+        return None
+
+    def _draw(self, logits: Tensor, info: Any, positions: Tensor) -> tuple[Tensor, Any]:
+        """Draw the tokens [B], and weigh what the requests with a sampling mask keep; None: there are none."""
+        rows = info.sampling_mask_batch_indices
+        draws = self._draws if rows is None else self._masking
+        assert draws is not None
+        output = draws.sample(logits, self._batches.metadata(info, positions))
         # The dtype of SGLang's draws, so that a rank that fails can still be synchronised with the others.
-        return output.token_ids.to(torch.int32)
+        token_ids = output.token_ids.to(torch.int32)
+        if output.threshold is None:
+            return token_ids, None
+        kept = tokendraw.kept_mask(logits, output.threshold, output.ceiling)[rows]
+        # Of tied best tokens the mask of a greedy request has the drawn one alone, as SGLang's.
+        is_drawn = torch.arange(logits.shape[1], device=logits.device) == token_ids[rows].unsqueeze(1)
+        kept &= is_drawn | (info.top_ks[rows] > 1).unsqueeze(1)
+        weights = (logits[rows] / info.temperatures[rows]).softmax(-1).masked_fill(~kept, 0.0)
+        return token_ids, engine._SamplingMaskCapture(weights, None, None, rows)
 
     def _draw_by_sglang(self, logits_output: Any, info: Any, *arguments: Any, **options: Any) -> Tensor:
         """Draw as SGLang does without the adapter."""
@@ -198,6 +221,7 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
 
     def _preprocess_logits(self, logits: Tensor, sampling_info: Any) -> Tensor:
         if logits is self._preprocessed:
+            self._preprocessed = None  # the next batch may lie in the same tensor
             return logits
         processed: Tensor = super()._preprocess_logits(logits, sampling_info)
         return processed

@@ -205,13 +205,8 @@ def score_drafts(
         original(batch, logits_output, predict, accept_index=accept_index, chain_stride=chain_stride)
         return
     depth = accept_index.shape[1]
-    fields = rows.at(accept_index.long().view(-1)).fields(
-        _repeated(top_nums, depth), _repeated(given_ids, depth)
-    )
+    wanted = ([entry for entry in entries for _ in range(depth)] for entries in (top_nums, given_ids))
+    fields = rows.at(accept_index.long().view(-1)).fields(*wanted)
     logits_output.next_token_logprobs = fields.pop("token_logprobs").view(requests, depth)
     for name, value in fields.items():
         setattr(logits_output, f"next_token_{name}", value)
-
-
-def _repeated(entries: list[Any], count: int) -> list[Any]:
-    return [entry for entry in entries for _ in range(count)]

@@ -2,4 +2,4 @@
 
 
 def _deterministic_sampling_backend(view):
-    return {"sampling_backend": "pytorch"} if view.enable_deterministic_inference else {}
+    return {"sampling_backend": "pytorch"}

@@ -1,5 +1,7 @@
 """Stands in for SGLang's sampler: argmax, or a draw without filters with its backend ``pytorch``."""
 
+from collections import namedtuple
+
 import torch
 from sglang.srt.layers.logprob_processor import OutputLogprobProcessor
 from sglang.srt.runtime_context import get_exec
@@ -7,6 +9,7 @@ from torch import nn
 
 SGLANG_RETURN_ORIGINAL_LOGPROB = False
 _FACTORIES = {}
+_SamplingMaskCapture = namedtuple("_SamplingMaskCapture", "weights token_ids selected_weight batch_rows")
 
 
 class Sampler(nn.Module):
@@ -51,6 +54,11 @@ class Sampler(nn.Module):
 
     def _sync_token_ids_across_tp(self, batch_next_token_ids, sampling_info):
         assert batch_next_token_ids.dim() == 1
+
+    def _build_sampling_mask_output(
+        self, batch_next_token_ids, sampling_mask_capture, support_capture_indices
+    ):
+        raise NotImplementedError
 
 
 def register_sampler_backend(backend, factory):

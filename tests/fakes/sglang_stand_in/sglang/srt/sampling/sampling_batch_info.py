@@ -20,6 +20,7 @@ class SamplingBatchInfo:
     max_top_k: int | None
     sampling_seed: torch.Tensor | None = None
     sampling_mask_batch_indices: torch.Tensor | None = None
+    sampling_support_logprobs_capture_indices: torch.Tensor | None = None
     acc_additive_penalties: torch.Tensor | None = None
     acc_scaling_penalties: torch.Tensor | None = None
     logit_bias: torch.Tensor | None = None
