@@ -13,7 +13,7 @@ BEST = rank_cases.LOGITS.argmax(1).tolist()
 PREFERS = {"TOKENDRAW_PRIORITY": "acme", "plugins": {"acme": ACME}}
 NATIVE = {"TOKENDRAW_SAMPLER": "native"}
 FAULT = f"RuntimeError: {rank_cases.FAULT}"
-OF_RANK = "RuntimeError: tokendraw failed on rank 1: "
+OF_RANK = "tokendraw failed on rank 1: "
 ABSENT = "no plugin of that name is installed"
 WAYS = {
     "vLLM V1": (rank_cases.by_vllm, "v1"),
@@ -50,7 +50,7 @@ def test_under_an_engine_every_rank_loads_what_the_first_one_chose(tmp_path, way
 def test_under_an_engine_a_rank_without_the_chosen_plugin_raises(tmp_path, way):
     first, second = outcomes(tmp_path, {0: PREFERS}, WAYS[way])
     assert first == ["acme", BEST, BEST]
-    assert second[1].startswith(f"{OF_RANK}SamplerUnavailableError: 'acme', asked for by ")
+    assert f"{OF_RANK}SamplerUnavailableError: 'acme', asked for by " in second[1]
     assert ABSENT in second[1]
 
 
@@ -58,7 +58,8 @@ def test_under_an_engine_a_rank_without_the_chosen_plugin_raises(tmp_path, way):
 def test_under_an_engine_a_rank_whose_call_raises_does_not_go_on(tmp_path, way):
     first, second = outcomes(tmp_path, {0: NATIVE, 1: {"fails": True}}, WAYS[way])
     assert first == ["native", BEST, BEST]
-    assert second == ["native", BEST, OF_RANK + FAULT]
+    kind = "SystemExit" if "vLLM" in way else "RuntimeError"  # that vLLM does not go on from
+    assert second == ["native", BEST, f"{kind}: {OF_RANK}{FAULT}"]
 
 
 @each_way

@@ -307,11 +307,12 @@ def test_sglangs_processors_of_logits_run_once_on_every_batch_even_after_a_failu
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_beside_other_ranks_a_call_that_raises_raises_on_its_rank(logged, failing, name):
+def test_beside_other_ranks_a_call_that_raises_raises_on_its_rank(logged, failing, monkeypatch, name):
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 3)
     sampler = made()
     sampler.names = {"sample": ("native",), "score": ("native",)}
     failing(name, 0, ValueError("no kernel"))
-    with pytest.raises(ValueError, match="no kernel"):
+    with pytest.raises(RuntimeError, match="tokendraw failed on rank 3: ValueError: no kernel"):
         draw(sampler, *rows(), top=[1, 1, 1])
     assert len(logged()) == 1
 

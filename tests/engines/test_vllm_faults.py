@@ -445,7 +445,7 @@ def test_beside_other_ranks_a_call_that_raises_raises_on_its_rank(
     failing(after=after)
     assert [drill.step() for _ in range(after)] == [drill.token] * after
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=RANK):
+        with pytest.raises(SystemExit, match=RANK):
             drill.step()
     assert len(sentences(log_lines)) == 1
 
@@ -464,5 +464,5 @@ def test_beside_other_ranks_a_load_that_raises_raises_on_its_rank(
 ):
     tokendraw_vllm.register()
     monkeypatch.setattr(f"tokendraw_vllm.{name}", broken)
-    with pytest.raises(RuntimeError, match=RANK):
+    with pytest.raises(SystemExit, match=RANK):
         Drill(place).step()

@@ -41,7 +41,7 @@ def outcome(draw: Any) -> Any:
     """Return what comes of a load or a draw, or the error's kind and first sentence."""
     try:
         return draw()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return f"{type(error).__name__}: {error}".partition(". ")[0]
 
 

@@ -2,6 +2,7 @@
 which batch, and what its kernels do not do by themselves.
 """
 
+import importlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tokendraw.backends import proof
 from tokendraw.providers import gather
 from tokendraw.resolution import Choice
 from tokendraw_flashinfer import kernel_sequences, plugin
-from tokendraw_flashinfer.sampler import FlashInferSampler
+from tokendraw_flashinfer.sampler import FlashInferSampler, _fused_softmax
 from tokendraw_flashinfer.signatures import EntryPoints
 from tokendraw_flashinfer.verifier import FlashInferVerifier
 from tokendraw_testing import Effort, Status, Subject, properties, run
@@ -351,3 +352,40 @@ def test_a_missing_entry_point_is_not_advertised(tmp_path, monkeypatch, line, fi
         with pytest.raises(PluginError, match=missing.partition(",")[0]):
             FlashInferVerifier(CPU, Need())
         assert tokendraw_flashinfer.plugin.tokendraw_probe("verify", H100, Need()).startswith(missing)
+
+
+# The softmax kernel, on a machine without a GPU.
+
+
+@pytest.mark.slow
+def test_the_kernel_agrees_with_torch_for_any_rows():
+    found = pytest.importorskip("triton_stand_ins").interpreted("softmax", "errors")
+    assert found["wrong"] == []
+    assert found["compared"] > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["sm_80", "sm_120"])
+@pytest.mark.parametrize(("dtype", "temperature"), [("fp32", "*fp32"), ("bf16", None), ("fp16", "*fp32")])
+def test_the_kernel_compiles(target, dtype, temperature):
+    stand_ins = pytest.importorskip("triton_stand_ins")
+    softmax = importlib.import_module("tokendraw_flashinfer.softmax")
+    types = {"logits": f"*{dtype}", "probs": "*fp32", "valid": "*i1", "row_stride": "i64"}
+    constants = {"vocab_size": 128256, "BLOCK": softmax.configuration(1000, 4 if dtype == "fp32" else 2)[0]}
+    (types if temperature else constants)["temperature"] = temperature
+    assert stand_ins.machine_code(softmax._softmax, types, constants, target, warps=16)
+
+
+def test_where_triton_cannot_run_torch_does_the_same_and_the_log_says_why(monkeypatch, caplog):
+    def broken(logits, temperature):
+        raise RuntimeError("Failed to find C compiler")
+
+    class OnCuda:
+        device = torch.device("cuda")
+
+    monkeypatch.setattr(pytest.importorskip("tokendraw_flashinfer.softmax"), "softmax", broken)
+    with caplog.at_level("INFO", logger="tokendraw"):
+        assert _fused_softmax(OnCuda()) is None
+    assert caplog.messages == [
+        "logits are cleaned by torch, since Triton failed: RuntimeError: Failed to find C compiler"
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from tokendraw.engines import EngineState, choose_once, format_error
+from tokendraw.engines import EngineState, choose_once, format_error, rank_error
 from tokendraw_sglang._engine import BACKEND, KEPT, KEPT_WITH_BACKEND, default_backend, log, state
 
 
@@ -56,7 +56,7 @@ def make_sampler(engine_state: EngineState) -> Any:
         sampler, plugin_version = load(names)
     except Exception as error:
         if group is not None:
-            raise
+            raise rank_error(error) from error.__cause__
         return _sglang_sampler(format_error(error).removesuffix("."))
     log.info("tokendraw: sampler replaced (%s, SGLang %s)", plugin_version, engine_state.installed)
     from tokendraw_sglang._verification import hook_verification

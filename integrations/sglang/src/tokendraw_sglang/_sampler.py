@@ -17,7 +17,7 @@ from sglang.srt.runtime_context import get_exec, get_spec
 from torch import Tensor
 
 import tokendraw
-from tokendraw.engines import format_error
+from tokendraw.engines import format_error, rank_error
 from tokendraw_sglang._engine import (
     FELL_BACK,
     OWN_LOGPROBS,
@@ -252,14 +252,14 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
     def _leave_logprobs(self, error: Exception) -> None:
         """Leave all later log-probabilities to SGLang, with a line in the log; raise beside other ranks."""
         if self.names is not None:
-            raise error
+            raise rank_error(error)
         self._scores = None
         log.warning(OWN_LOGPROBS, format_error(error).removesuffix("."))
 
     def fall_back(self, error: Exception) -> None:
         """Leave all later batches to SGLang, with a line in the log; raise beside other ranks, which draw on."""
         if self.names is not None:
-            raise error
+            raise rank_error(error)
         assert self._draws is not None
         log.warning(FELL_BACK, self._draws.name, format_error(error).removesuffix("."), default_backend())
         self._draws = None

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from tokendraw.engines import format_error
+from tokendraw.engines import format_error, rank_error
 from tokendraw_sglang._engine import (
     EDIT_FIELDS,
     OWN_VERIFICATION,
@@ -55,7 +55,7 @@ def hook_verification(sampler: TokendrawSampler) -> None:
         reason = unserved(spec) or next(verification_misfits(), None) or _unnamed(sampler, spec) or _hook()
     except Exception as error:
         if sampler.names is not None:
-            raise
+            raise rank_error(error) from error.__cause__
         reason = format_error(error).removesuffix(".")
     if reason is None:
         PROCESS.verifier = sampler

@@ -1,7 +1,7 @@
 """The parts of vLLM that tokendraw replaces: what vLLM's log says of each, and what ranks that draw the same tokens do.
 
-The log has each sentence once per process. Of several ranks the first chooses the plugins for all, and a rank on which
-one of them fails raises, which ends the engine: nothing may differ between them, or each continues a text of its own.
+The log has each sentence once per process. Of several ranks the first chooses the plugins for all, and the process of a
+rank on which one of them fails ends, and so the engine: or each rank would continue a text of its own.
 """
 
 from __future__ import annotations
@@ -97,14 +97,17 @@ def chosen_names(names: Names | str | None) -> Names | None:
 
 
 def raise_if_several(error: Exception) -> None:
-    """Raise an error, with its rank, if several draw the same tokens: the rest would go on without the failure."""
+    """End this process, with its rank in the message, if several draw the same tokens: then vLLM ends the engine.
+
+    Of an exception on any rank but the first vLLM logs a traceback and goes on, with other tokens on that rank.
+    """
     if _groups():
-        raise rank_error(error)
+        raise SystemExit(str(rank_error(error))) from error
 
 
 @contextlib.contextmanager
 def vllm_stays_if_it_raises(part: str) -> Iterator[None]:
-    """Log why a block loads nothing for a part of vLLM; where there are several ranks, an error of it raises."""
+    """Log why a block loads nothing for a part of vLLM; where there are several ranks, an error ends it."""
     try:
         yield
     except LeftAlone as reason:
@@ -115,7 +118,7 @@ def vllm_stays_if_it_raises(part: str) -> Iterator[None]:
 
 
 def give_up(part: str, sampler: str, error: Exception) -> None:
-    """Log a failed call, and vLLM's draws from now on; with several ranks, raise the error."""
+    """Log a failed call, and vLLM's draws from now on; with several ranks, end the process."""
     raise_if_several(error)
     _say(logging.WARNING, f"tokendraw: {part} is vLLM's own again: '{sampler}' raised {format_error(error)}")
 
