@@ -34,13 +34,12 @@ def test_its_workers_call_the_hooks_of_the_verification():
     from sglang.srt.layers import logprob_processor
     from sglang.srt.layers.sampler import create_sampler
     from sglang.srt.plugins.hook_registry import HookRegistry
-    from sglang.srt.speculative import eagle_info, eagle_utils, eagle_worker_common, frozen_kv_mtp_info
+    from sglang.srt.speculative import eagle_utils, eagle_worker_common
 
     with speculation():
         create_sampler()
     assert HookRegistry._patched.issuperset(_TARGETS)
     assert eagle_worker_common.eagle_sample is eagle_utils.eagle_sample
-    assert issubclass(frozen_kv_mtp_info.FrozenKVMTPVerifyInput, eagle_info.EagleVerifyInput)
     assert eagle_worker_common.compute_spec_logprobs is logprob_processor.compute_spec_logprobs
     assert eagle_utils.eagle_sample.__wrapped__.__module__ == eagle_utils.__name__
 

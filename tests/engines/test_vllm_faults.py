@@ -436,7 +436,7 @@ RANK = "tokendraw failed on rank 3: RuntimeError: no kernel image"
 
 @pytest.mark.parametrize("after", [0, 2])
 @each_place
-def test_beside_other_ranks_a_call_that_raises_raises_on_its_rank(
+def test_beside_other_ranks_a_call_that_raises_ends_the_process(
     vllm, native, log_lines, failing, ranks, place, after
 ):
     tokendraw_vllm.register()
@@ -459,7 +459,7 @@ LOADS = {
 
 
 @pytest.mark.parametrize(("place", "name"), [(place, name) for place in LOADS for name in LOADS[place]])
-def test_beside_other_ranks_a_load_that_raises_raises_on_its_rank(
+def test_beside_other_ranks_a_load_that_raises_ends_the_process(
     vllm, native, monkeypatch, ranks, place, name
 ):
     tokendraw_vllm.register()

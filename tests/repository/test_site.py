@@ -29,7 +29,8 @@ def test_the_navigation_has_every_page_of_the_checkout_once():
 
 def test_a_page_of_docs_without_a_row_in_the_index_is_refused():
     with pytest.raises(
-        ValueError, match=r"needs a row for each page of docs/, found none for \['docs/new.md'\]"
+        ValueError,
+        match=r"'docs/README.md' needs a row for each page of docs/, found none for \['docs/new.md'\]. Add it.$",
     ):
         markdown_pages.navigation([*PAGES, "docs/new.md"], INDEX, [])
 
@@ -49,9 +50,8 @@ def test_a_link_leads_to_a_page_or_to_the_repository(link):
 
 
 def test_a_link_to_nothing_is_refused():
-    with pytest.raises(
-        ValueError, match=r"link 'lost.md' of 'docs/operators.md' needs a file in the checkout"
-    ):
+    words = "link 'lost.md' of 'docs/operators.md' needs a file in the checkout, found none. Mend the link."
+    with pytest.raises(ValueError, match=f"^{words}$"):
         links("[a](lost.md)")
 
 

@@ -157,12 +157,12 @@ def choose_once(choose: Callable[[], Chosen], group: ProcessGroup | None) -> Cho
     return chosen  # type: ignore[return-value]  # with a reason alone it is None
 
 
-def rank_error(error: Exception) -> Exception:
-    """Return a failure of one of several ranks that draw the same tokens as an error that names its rank."""
+def rank_error(error: Exception) -> RuntimeError:
+    """Word the failure of one of several ranks that draw the same tokens, with its rank named once."""
     import torch.distributed as dist
 
     words = f"tokendraw failed on rank {dist.get_rank()}: "
-    return error if str(error).startswith(words) else RuntimeError(f"{words}{format_error(error)}")
+    return RuntimeError(words + format_error(error).removeprefix(f"RuntimeError: {words}"))
 
 
 def changed_signature(name: str, function: object, leading: Sequence[str]) -> str | None:

@@ -67,7 +67,7 @@ DRAFT_FIELDS = (
 )
 """Fields in use of ``EagleVerifyInput`` and ``NgramVerifyInput``."""
 
-ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM", "FROZEN_KV_MTP")
+ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM")
 """Values of ``--speculative-algorithm`` whose drafts ``eagle_sample`` verifies, by draws of its own alone."""
 
 

@@ -56,7 +56,7 @@ def make_sampler(engine_state: EngineState) -> Any:
         sampler, plugin_version = load(names)
     except Exception as error:
         if group is not None:
-            raise rank_error(error) from error.__cause__
+            raise rank_error(error) from error
         return _sglang_sampler(format_error(error).removesuffix("."))
     log.info("tokendraw: sampler replaced (%s, SGLang %s)", plugin_version, engine_state.installed)
     from tokendraw_sglang._verification import hook_verification

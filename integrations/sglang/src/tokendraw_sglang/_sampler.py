@@ -252,14 +252,14 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
     def _leave_logprobs(self, error: Exception) -> None:
         """Leave all later log-probabilities to SGLang, with a line in the log; raise beside other ranks."""
         if self.names is not None:
-            raise rank_error(error)
+            raise rank_error(error) from error
         self._scores = None
         log.warning(OWN_LOGPROBS, format_error(error).removesuffix("."))
 
     def fall_back(self, error: Exception) -> None:
         """Leave all later batches to SGLang, with a line in the log; raise beside other ranks, which draw on."""
         if self.names is not None:
-            raise rank_error(error)
+            raise rank_error(error) from error
         assert self._draws is not None
         log.warning(FELL_BACK, self._draws.name, format_error(error).removesuffix("."), default_backend())
         self._draws = None

@@ -55,7 +55,7 @@ def hook_verification(sampler: TokendrawSampler) -> None:
         reason = unserved(spec) or next(verification_misfits(), None) or _unnamed(sampler, spec) or _hook()
     except Exception as error:
         if sampler.names is not None:
-            raise rank_error(error) from error.__cause__
+            raise rank_error(error) from error
         reason = format_error(error).removesuffix(".")
     if reason is None:
         PROCESS.verifier = sampler

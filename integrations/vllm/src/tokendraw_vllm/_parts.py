@@ -107,7 +107,7 @@ def raise_if_several(error: Exception) -> None:
 
 @contextlib.contextmanager
 def vllm_stays_if_it_raises(part: str) -> Iterator[None]:
-    """Log why a block loads nothing for a part of vLLM; where there are several ranks, an error ends it."""
+    """Log why a block loads nothing for a part of vLLM; where there are several ranks, an error ends the process."""
     try:
         yield
     except LeftAlone as reason:

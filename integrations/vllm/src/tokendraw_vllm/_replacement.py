@@ -42,7 +42,7 @@ class Replacement:
     """Where editing is served: a provider of ``process_logits``."""
 
     def attempt(self, part: str, call: Callable[[], Result]) -> Result | None:
-        """Return a call's result; None if it raises, and the part is vLLM's from then on. Beside other ranks raise."""
+        """Return a call's result; None if it raises: then the part is vLLM's. Beside other ranks the process ends."""
         try:
             return call()
         except Exception as error:
@@ -67,7 +67,7 @@ def load(
 ) -> Replacement | None:
     """Load the sampler for a part of vLLM; None, with a line in the log, if vLLM's stays.
 
-    Raises nothing, unless other ranks draw the same tokens.
+    Raises nothing, but ends the process where other ranks draw the same tokens.
 
     :param part: the part, for the log.
     :param reference_is_faster: whether tokendraw's reference in plain PyTorch is quicker than the part.

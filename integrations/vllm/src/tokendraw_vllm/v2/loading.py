@@ -100,8 +100,8 @@ class Setup:
     def load(self, names: Mapping[str, Names | str] | None = None) -> Replacement | None:
         """Load the sampler, and compile its kernels; None where vLLM draws.
 
-        Raises nothing, unless other ranks draw the same tokens. Imports no module of vLLM, whose main thread may be in
-        the middle of its imports.
+        Raises nothing, but ends the process where other ranks draw the same tokens. Imports no module of vLLM, whose
+        main thread may be in the middle of its imports.
 
         :param names: what the first of several ranks chose for all, by :meth:`choose`; None: the best is chosen here.
         """

@@ -62,13 +62,12 @@ def rules_of(sampling_params: Any) -> SamplingParams:
 def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _validate_params(self: Any, params: Any, *arguments: Any, **keywords: Any) -> Any:
-        processor = self
-        if self.speculative_config is not None and not getattr(params, "trace_decode_token_ids", None):
-            for name in ("min_p", "logit_bias"):
-                if getattr(params, name, None):
-                    _check_engine(self.vllm_config, f"{name!r} beside drafts")
-                    processor = copy.copy(self)
-                    processor.speculative_config = None  # read for these two, and for replays of traces
+        processor, refused = self, [name for name in ("min_p", "logit_bias") if getattr(params, name, None)]
+        is_replay = getattr(params, "trace_decode_token_ids", None)  # whose check reads the same field
+        if refused and self.speculative_config is not None and not is_replay:
+            _check_engine(self.vllm_config, f"{refused[0]!r} beside drafts")
+            processor = copy.copy(self)
+            processor.speculative_config = None
         result = original(processor, params, *arguments, **keywords)
         if (getattr(params, "extra_args", None) or {}).get(KEY) is not None:
             rules_of(params)
@@ -81,9 +80,8 @@ def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _check_engine(config: Any, asked: str) -> None:
     """Refuse what a request asks for where vLLM draws or verifies the tokens of every request."""
-    part, obstacle = SAMPLER, verification_obstacle(config)
-    if getattr(config, "speculative_config", None) is not None:
-        part = VERIFICATION
+    obstacle = verification_obstacle(config)
+    part = SAMPLER if getattr(config, "speculative_config", None) is None else VERIFICATION
     if not getattr(config, "use_v2_model_runner", True):
         needed = "vLLM's V2 runner, whose sampler knows requests, found V1. Set VLLM_USE_V2_MODEL_RUNNER=1."
     elif not is_whole(part):
