@@ -48,8 +48,10 @@ CASES: dict[str, Request] = {
         BOTH | ({"presence_penalty": 0.5} if i == n // 3 else {})
     ),
     "k = 50, p = 0.9, five log-probabilities": lambda i, n: BOTH | {"logprobs": 5},
+    "k = 50, p = 0.9, min-p and a bias": lambda i, n: BOTH | {"min_p": 0.02, "logit_bias": {77: 2.0}},
     "greedy": lambda i, n: {"temperature": 0.0},
 }
+"""Beside drafts vLLM alone refuses min-p and biases: no figures."""
 SPECULATION = {
     "method": "ngram",
     "num_speculative_tokens": 3,
@@ -69,6 +71,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", type=Path)
+    parser.add_argument("--cases", choices=CASES, nargs="+", default=list(CASES), metavar="CASE")
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 64, MOST_REQUESTS])
     parser.add_argument("--tokens", type=int, default=64, help="drawn by each request of a round")
     parser.add_argument("--rounds", type=int, default=2)
@@ -179,7 +182,16 @@ def run_engine(options: argparse.Namespace, adapter: str, drafts: str, cache: Pa
     }
     sizes = [str(size) for size in options.requests]
     command = [sys.executable, __file__, str(options.model), "--one-engine", "--drafts", drafts]
-    command += ["--tokens", str(options.tokens), "--rounds", str(options.rounds), "--requests", *sizes]
+    command += [
+        "--tokens",
+        str(options.tokens),
+        "--rounds",
+        str(options.rounds),
+        "--requests",
+        *sizes,
+        "--cases",
+        *options.cases,
+    ]
     run = subprocess.run(
         command,
         check=False,
@@ -254,7 +266,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     cases = [
         [f"{name}{call}", size, figures]
         for size in options.requests
-        for name in CASES
+        for name in options.cases
         for call, figures in measure(
             draw, [CASES[name](i, size) for i in range(size)], options, calls
         ).items()
@@ -318,7 +330,11 @@ def measure(
     calls: dict[str, Calls],
 ) -> dict[str, dict[str, float]]:
     """Return the medians of queued calls and of calls in microseconds, and the milliseconds of a step, by call."""
-    draw(requests, 8)  # compiles what is left to compile
+    nothing = float("nan")
+    try:
+        draw(requests, 8)  # compiles what is left to compile
+    except ValueError:  # vLLM refuses the request
+        return {name: {"us": nothing, "queued_us": nothing, "step_ms": nothing} for name in calls or [""]}
     for each in calls.values():
         each.events.clear()
     seconds: dict[int, list[float]] = {1: [], options.tokens: []}
@@ -336,7 +352,6 @@ def measure(
         found[name]["queued_us"] = each.median(len(requests))
         for other in calls.values():
             other.events.clear()
-    nothing = float("nan")
     return found or {"": {"us": nothing, "queued_us": nothing, "step_ms": step * 1e3}}
 
 

@@ -5,12 +5,12 @@
 
 import functools
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from checkout import ROOT
 from engine_process import run_script
 from exact_model import text
 from special_rows import FALSE_ALARM
@@ -40,7 +40,7 @@ if not any(map(installed_version, DISTRIBUTIONS)):
     pytest.skip("needs vLLM", allow_module_level=True)
 pytest.importorskip("triton", reason="needs Triton, whose interpreter runs vLLM's kernels")
 
-SCRIPT = Path(__file__).with_name("vllm_process.py")
+SCRIPT = ROOT / "tests/fakes/vllm_process.py"
 TOKENS, LOGPROBS, STOP_REASON = range(3)
 AS_VLLM = [name for name, case in CASES.items() if case.as_vllm]
 BESIDE_PLACES = {"preempted", SCORED}

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from checkout import ROOT
 
+FAILED = "tokendraw failed on rank"
+"""Where the last words of a rank's process begin."""
+
 
 def run_script(script: Path, *arguments: object, **variables: str) -> tuple[object, list[str]]:
     """Return the last printed line, which is JSON, and the lines of the log about tokendraw.
@@ -35,4 +38,5 @@ def run_script(script: Path, *arguments: object, **variables: str) -> tuple[obje
     assert process.returncode == 0, process.stderr[-3000:]
     lines = (process.stdout + process.stderr).splitlines()
     log_lines = [line.partition("tokendraw: ")[2] for line in lines if "tokendraw: " in line]
+    log_lines += sorted({line[line.index(FAILED) :] for line in lines if FAILED in line})
     return json.loads(process.stdout.splitlines()[-1]), log_lines

@@ -1,6 +1,7 @@
 """What a rank of :mod:`gloo_world` does in tests of ranks that all hold the logits, each with settings of its own."""
 
 import contextlib
+import faulthandler
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,7 @@ def process(folder: str, rank: int, settings: dict[int, dict[str, Any]]) -> Iter
             if name.startswith("TOKENDRAW_"):
                 patch.setenv(name, value)
         yield patch
+        faulthandler.cancel_dump_traceback_later()  # by which a failed rank of vLLM ends
 
 
 def outcome(draw: Any) -> Any:

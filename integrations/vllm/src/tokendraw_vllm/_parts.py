@@ -7,8 +7,10 @@ rank on which one of them fails ends, and so the engine: or each rank would cont
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import functools
 import logging
+import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -23,6 +25,8 @@ SAMPLER, EDITING, VERIFICATION, DRAFTING, SCORING = (
     f"V2 {part}" for part in ("sampler", "editing", "verification", "drafting", "scoring")
 )
 """Replaced parts of vLLM."""
+SECONDS_TO_END = 5.0
+"""After so many, the process of a failed rank ends whatever it waits for."""
 _reasons_of_losses: set[str] = set()
 _log = logging.getLogger("vllm.tokendraw")  # below vLLM's logger, whose handlers and levels apply
 
@@ -99,10 +103,15 @@ def chosen_names(names: Names | str | None) -> Names | None:
 def raise_if_several(error: Exception) -> None:
     """End this process, with its rank in the message, if several draw the same tokens: then vLLM ends the engine.
 
-    Of an exception on any rank but the first vLLM logs a traceback and goes on, with other tokens on that rank.
+    Of an exception on any rank but the first vLLM logs a traceback and goes on, with other tokens on that rank. Its
+    clean-up of a worker's process waits in NCCL for the other ranks, which wait for this one.
     """
     if _groups():
-        raise SystemExit(str(rank_error(error))) from error
+        reason = rank_error(error)
+        if multiprocessing.parent_process() is not None:
+            _say(logging.ERROR, str(reason))
+            faulthandler.dump_traceback_later(SECONDS_TO_END, exit=True)  # needs no lock of Python's
+        raise SystemExit(str(reason)) from error
 
 
 @contextlib.contextmanager

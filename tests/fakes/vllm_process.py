@@ -46,7 +46,14 @@ OPTIONS = {
 MISSPELT = {"extra_args": {"tokendraw": {"top_nsigma": 1.0}}}
 
 
-def write_model(folder: Path, layers: int = 2, *, is_exact: bool = False) -> None:
+def write_model(
+    folder: Path,
+    layers: int = 2,
+    *,
+    vocab_size: int = V,
+    hidden_size: int = HIDDEN_SIZE,
+    exact_seed: int | None = None,
+) -> None:
     """A Qwen2 of random parameters, and a head that makes peaked logits; or one of exact logits."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -54,9 +61,9 @@ def write_model(folder: Path, layers: int = 2, *, is_exact: bool = False) -> Non
     torch.manual_seed(0)
     model = Qwen2ForCausalLM(
         Qwen2Config(
-            vocab_size=V,
-            hidden_size=HIDDEN_SIZE,
-            rms_norm_eps=1e-12 if is_exact else 1e-6,
+            vocab_size=vocab_size,
+            hidden_size=hidden_size,
+            rms_norm_eps=1e-6 if exact_seed is None else 1e-12,
             intermediate_size=128,
             num_hidden_layers=layers,
             num_attention_heads=2,
@@ -65,17 +72,19 @@ def write_model(folder: Path, layers: int = 2, *, is_exact: bool = False) -> Non
         )
     )
     model.lm_head.weight.data.mul_(15)
-    if is_exact:
-        make_exact(model)
+    if exact_seed is not None:
+        make_exact(model, exact_seed)
     model.save_pretrained(folder)
 
 
-def write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path, vocab_size: int = V) -> None:
     """A tokenizer of the words t0, t1, ...: a token each."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.WordLevel({f"t{token}": token for token in range(V)}, unk_token="t0"))
+    tokenizer = Tokenizer(
+        models.WordLevel({f"t{token}": token for token in range(vocab_size)}, unk_token="t0")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="t0").save_pretrained(folder)
 
@@ -210,7 +219,7 @@ def main() -> None:
         write_model(folder)
         write_model(drafts, layers=1)
         write_tokenizer(folder / "tokenizer")
-        write_model(exact, is_exact=True)
+        write_model(exact, exact_seed=0)
         write_tokenizer(exact / "tokenizer")
     places, results = Places(runner), {}
     has_adapter = os.environ.get("TOKENDRAW_VLLM") != "0"
