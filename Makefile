@@ -1,6 +1,7 @@
 # Everything sets itself up: a virtual environment in .venv, pinned by constraints.txt. Needs Python 3.11 to 3.13.
 
 PYTHON ?= python3
+ENGINE_PYTHON ?= $(PYTHON)
 PROCESSES ?= 2
 MUTANTS ?= 20
 VENV ?= .venv
@@ -35,7 +36,7 @@ define NO_COPIES
 @copies=$$($(BIN)/python tests/fakes/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
 endef
 
-.PHONY: demo help test test-all test-mutants test-engines test-engines-own test-reports test-site test-versions sanitize-cpu wheels-cpu check bench dist tour site clean
+.PHONY: demo help test test-all test-mutants test-engines test-engines-gpu test-engines-own test-reports test-site test-versions sanitize-cpu wheels-cpu check bench dist tour site clean
 
 demo: $(VENV)/.runtime $(COMPILED)/.ready  ## Draw text, and show which sampler drew it and why
 	$(NO_COPIES)
@@ -75,6 +76,10 @@ else
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(VLLM_ENV)/bin/python -m pytest -W default \
 		tests/engines/test_vllm_v2_itself.py $(PYTEST)
 endif
+
+# In an environment that has vLLM for CUDA, the packages and pytest: nothing is installed. The test of ranks needs two GPUs.
+test-engines-gpu:  ## vLLM's own engine on a GPU, each token against float64, by the Python of ENGINE_PYTHON
+	OMP_NUM_THREADS=1 $(ENGINE_PYTHON) -m pytest -W default -s tests/engines/test_vllm_judged.py $(PYTEST)
 
 # Those that run in Triton's interpreter, with their device renamed: all but the last ask for CUDA.
 OWN_TESTS := $(addprefix v1/worker/test_gpu_,sampler_flags.py bad_words.py logit_bias.py thinking_budget.py \
