@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import os
 import platform
 import sys
@@ -24,18 +23,16 @@ import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import median
 from time import perf_counter_ns
 
 import torch
 
 import tokendraw
-from tokendraw import Drafts, SamplingMetadata, SamplingParams, speculative
+from tokendraw import Drafts, SamplingMetadata, SamplingParams
 from tokendraw_testing import fake_dist
 
-ROUNDS, CALLS, NEW = 300, 20, 200
+ROUNDS, CALLS = 300, 20
 ROWS, VOCAB_SIZE, REQUESTS, DRAFTS = 64, 4096, 16, 3
-SLOTS, SLOT_TOKENS, SLOT_VOCAB_SIZE = 256, 16_384, 151_936
 PLUGIN = """
     import torch
     import tokendraw
@@ -58,8 +55,6 @@ PLUGIN = """
             return ready or tokendraw.SamplerOutput(
                 logits.argmax(-1), torch.ones(len(logits), dtype=torch.bool, device=logits.device)
             )
-
-        draft = sample
 
         def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
             if ready:
@@ -102,20 +97,10 @@ def sampler_of(device: torch.device) -> Iterator[tuple[tokendraw.Sampler, object
         yield sampler, sys.modules["ready_tokendraw"]
 
 
-def microseconds(
-    calls: list[Callable[[], object]],
-    device: torch.device,
-    *,
-    rounds: int = ROUNDS,
-    before: Callable[[], object] = lambda: None,
-) -> float:
-    """Measure the time until a call returns: the least mean of a round of all calls.
-
-    :param before: called before each round, outside of the time.
-    """
+def microseconds(calls: list[Callable[[], object]], device: torch.device) -> float:
+    """Measure the time until a call returns: the least mean of a round of all calls."""
     least = float("inf")
-    for _ in range(rounds):
-        before()
+    for _ in range(ROUNDS):
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         start = perf_counter_ns()
@@ -123,11 +108,6 @@ def microseconds(
             call()
         least = min(least, (perf_counter_ns() - start) / len(calls) / 1e3)
     return least
-
-
-def microseconds_once(calls: list[Callable[[], object]], device: torch.device) -> float:
-    """Measure the median time of single calls, each made once."""
-    return median(microseconds([call], device, rounds=1) for call in calls)
 
 
 def repeated(call: Callable[[], object]) -> list[Callable[[], object]]:
@@ -149,7 +129,7 @@ def requests(number: int, logprobs: int | None = None) -> list[SamplingParams]:
 
 
 def sampling(device: torch.device, sampler: tokendraw.Sampler, module: object) -> Iterator[tuple[str, float]]:
-    """``Sampler.sample`` and ``Sampler.draft``, less the call of the backend."""
+    """``Sampler.sample``, less the call of the backend."""
     logits = torch.zeros(ROWS, VOCAB_SIZE, device=device)
     tokens, valid = logits.argmax(-1), torch.ones(ROWS, dtype=torch.bool, device=device)
     for title, asked in (("", None), (", logprobs=5", 5)):
@@ -167,24 +147,13 @@ def sampling(device: torch.device, sampler: tokendraw.Sampler, module: object) -
             steps = [metadata.with_positions(torch.arange(ROWS, device=device) + i) for i in range(CALLS)]
             calls = [lambda m=m: sampler.sample(logits, m) for m in steps]
             yield "sample, metadata made by with_positions", microseconds(calls, device) - own
-            new = [
-                SamplingMetadata.from_params(requests(ROWS), device=device, positions=range(ROWS))
-                for _ in range(NEW)
-            ]
-            calls = [lambda m=m: sampler.sample(logits, m) for m in new]
-            yield "sample, metadata met for the first time", microseconds_once(calls, device) - own
-            yield (
-                "draft, the same metadata",
-                microseconds(repeated(lambda m=metadata: sampler.draft(logits, m)), device) - own,
-            )
 
 
 def verification(
     device: torch.device, sampler: tokendraw.Sampler, module: object
 ) -> Iterator[tuple[str, float]]:
     """``Sampler.verify``, less the call of the backend."""
-    counts = [DRAFTS] * REQUESTS
-    rows = sum(counts) + REQUESTS
+    lists, rows = [list(range(DRAFTS))] * REQUESTS, REQUESTS * (DRAFTS + 1)
     logits = torch.zeros(rows, VOCAB_SIZE, device=device)
     tokens = torch.zeros(REQUESTS, DRAFTS + 1, dtype=torch.int64, device=device)
     module.ready = tokendraw.VerifyOutput(  # type: ignore[attr-defined]
@@ -193,28 +162,11 @@ def verification(
         torch.ones(REQUESTS, dtype=torch.bool, device=device),
     )
     backend = module.Ready()  # type: ignore[attr-defined]
-    told = Drafts.from_lists([list(range(n)) for n in counts], device=device)
-    untold = Drafts(draft_token_ids=told.draft_token_ids, cu_num_logits=told.cu_num_logits, max_drafts=DRAFTS)
-    by_request = SamplingMetadata.from_params(requests(REQUESTS), device=device, positions=range(REQUESTS))
-    by_row = SamplingMetadata.from_params(
-        requests(REQUESTS),
-        device=device,
-        positions=speculative.row_positions(told.cu_num_logits, by_request.positions, rows),
-        row_index=speculative.row_index(told.cu_num_logits, rows),
-    )
-    for title, drafts, metadata in (
-        ("verify, metadata by row", told, by_row),
-        ("verify, metadata by request", told, by_request),
-        ("verify, metadata by request, counts only on the device", untold, by_request),
-    ):
-        own = microseconds(repeated(lambda m=metadata, d=drafts: backend.verify(logits, d, m)), device)
-        calls = repeated(lambda m=metadata, d=drafts: sampler.verify(logits, d, m))
-        yield title, microseconds(calls, device) - own
-    lists = [list(range(n)) for n in counts]
-    many = [Drafts.from_lists(lists, device=device) for _ in range(NEW)]
-    own = microseconds(repeated(lambda: backend.verify(logits, told, by_request)), device)
-    calls = [lambda d=drafts: sampler.verify(logits, d, by_request) for drafts in many]
-    yield "verify, metadata by request, drafts met for the first time", microseconds_once(calls, device) - own
+    drafts = Drafts.from_lists(lists, device=device)
+    metadata = SamplingMetadata.from_params(requests(REQUESTS), device=device, positions=range(REQUESTS))
+    own = microseconds(repeated(lambda: backend.verify(logits, drafts, metadata)), device)
+    calls = repeated(lambda: sampler.verify(logits, drafts, metadata))
+    yield "verify, metadata by request", microseconds(calls, device) - own
     calls = repeated(lambda: Drafts.from_lists(lists, device=device))
     yield f"Drafts.from_lists, {REQUESTS} requests of {DRAFTS} drafts", microseconds(calls, device)
 
@@ -230,37 +182,6 @@ def metadata(device: torch.device) -> Iterator[tuple[str, float]]:
     yield "with_positions, a tensor", microseconds(repeated(lambda: made.with_positions(at)), device)
 
 
-def slots(device: torch.device) -> Iterator[tuple[str, float]]:
-    """Time a step of an engine with requests in slots, and the arrival and end of a request."""
-    kept = tokendraw.RequestSlots(SLOTS, SLOT_TOKENS, SLOT_VOCAB_SIZE, device=device)
-    for slot, params in enumerate(requests(SLOTS)):
-        kept.add(slot, params, range(512))
-    rows = torch.arange(SLOTS, device=device)
-    tokens = torch.zeros_like(rows)
-    title = f"RequestSlots, {SLOTS} rows"
-    yield f"{title}: metadata", microseconds(repeated(lambda: kept.metadata(rows, rows)), device)
-    yield f"{title}: append by torch", microseconds([lambda: kept.append(rows, tokens)], device)
-    processor = tokendraw.load("process_logits", device=device)
-    processor.process(torch.zeros(SLOTS, SLOT_VOCAB_SIZE, device=device), kept, rows)
-    name = processor.resolution.chosen
-    yield f"{title}: append by {name}", microseconds([lambda: kept.append(rows, tokens)], device)
-    plain = SamplingParams(temperature=0.8, top_p=0.9)
-    ids, allowed = torch.randperm(SLOT_VOCAB_SIZE), torch.randperm(SLOT_VOCAB_SIZE)[:50_000]
-    for title, params, prompt in (
-        ("no prompt", plain, ()),
-        *((f"a prompt of {number}, a list", plain, ids[:number].tolist()) for number in (512, 4096, 15_000)),
-        *((f"a prompt of {number}, a tensor", plain, ids[:number]) for number in (512, 4096, 15_000)),
-        ("50000 allowed_token_ids, a list", SamplingParams(allowed_token_ids=allowed.tolist()), ()),
-        ("50000 allowed_token_ids, an array", SamplingParams(allowed_token_ids=allowed.numpy()), ()),
-    ):
-        calls = [functools.partial(kept.add, 7, params, prompt)]
-        us = microseconds(calls, device, rounds=ROUNDS // 3, before=lambda: kept.remove(7))
-        yield f"RequestSlots.add, {title}", us
-    repeating = SamplingParams(repetition_penalty=1.1)
-    calls = [lambda: kept.remove(7), lambda: kept.add(7, repeating, range(512))]
-    yield "RequestSlots: remove and add, a prompt of 512", 2 * microseconds(calls, device)
-
-
 def table(device: torch.device) -> list[str]:
     """The lines of the result, in Markdown."""
     lines = ["| call | us |", "| --- | --: |"]
@@ -269,7 +190,6 @@ def table(device: torch.device) -> list[str]:
             sampling(device, sampler, module),
             verification(device, sampler, module),
             metadata(device),
-            slots(device),
         ):
             for name, us in source:
                 lines.append(f"| {name} | {us:.1f} |")

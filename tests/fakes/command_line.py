@@ -102,7 +102,7 @@ def be_on(patch: pytest.MonkeyPatch, host: Host = LAPTOP, candidates: tuple[Cand
 # The timer of the bench.
 
 
-SOURCE = Path(tokendraw_bench.__file__).parent / "commands" / "bench.py"
+SOURCE = Path(tokendraw_bench.__file__).parent / "command.py"
 TIMES = {
     "read: torch.sum": 10.0,
     "read: torch.amax": 12.5,

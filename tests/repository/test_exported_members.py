@@ -252,7 +252,7 @@ tokendraw.discover()
 tokendraw.resolve(device="cpu").explain()
 tokendraw.SamplingParams(seed=1).check(100)
 import tokendraw_native
-import tokendraw_testing.commands.check, tokendraw_testing.commands.new, tokendraw_bench.commands.bench
+import tokendraw_testing.commands.check, tokendraw_testing.commands.new, tokendraw_bench.command
 """
 
 

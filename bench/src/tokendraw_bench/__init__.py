@@ -16,7 +16,7 @@
 ======================  ===============================================================================================
 
 ``operations`` has a module for each operation, ``baselines`` the contenders without a plugin, ``timing`` and
-``cuda_graphs`` the timers, ``report`` tables, ``sweeps`` the preset ``cliffs``, ``commands`` the command.
+``cuda_graphs`` the timers, ``report`` tables, ``sweeps`` the preset ``cliffs``, ``command`` the command, ``page`` its HTML.
 """
 
 from __future__ import annotations

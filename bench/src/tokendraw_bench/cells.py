@@ -92,24 +92,7 @@ def min_vocab_size(family: str) -> int:
 class Cell:
     """A cell to time: the shape, requests and family of a buffer of logits.
 
-    :ivar batch: Number of requests B.
-    :ivar vocab_size: Vocabulary size V.
-    :ivar dtype: Dtype of the logits by its torch name.
-    :ivar filters: Filters of the rows, one of ``FILTERS``.
-    :ivar family: Family of the logits, one of ``FAMILIES``.
-    :ivar seeded: Whether every row has a seed; if not, a sampler makes fresh seeds in a launch.
-    :ivar gumbel_dtype: Dtype of the noise that samplers draw with.
-    :ivar temperature: Temperature of the rows.
-    :ivar top_k: k of the rows with top-k.
-    :ivar top_p: p of the rows with top-p.
-    :ivar min_p: Min-p of the rows with min-p.
-    :ivar special: Rows of another kind in a batch of unseeded rows, one of ``SPECIAL``.
-    :ivar filter_order: Order of the filters.
-    :ivar tie_rule: Need of the caller; ``advertised``: none.
-    :ivar logprobs: Log-probabilities of each row; None: none.
-    :ivar logprobs_mode: Mode of the log-probabilities.
-    :ivar logprob_ranks: Whether log-probabilities come with ranks.
-    :ivar row_padding: Unused elements behind each row of the buffer.
+    The fields are axes, whose ``help`` says what each is; ``batch`` is B, ``vocab_size`` V.
     """
 
     batch: int

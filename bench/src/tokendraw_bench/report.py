@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any, NamedTuple
 
 from tokendraw.tools import all_of
 from tokendraw_bench import operations
-from tokendraw_bench.cells import UNUSUAL, Cell
 from tokendraw_bench.operation import Axis, BenchOperation
 from tokendraw_bench.timing import Failure, HostLoad, Timing, busy
 
@@ -143,7 +142,7 @@ class BenchReport:
         )
         floor = f"The {operation.floor} is {kind} {passes}." if passes else ""
         notes = [self.busy, floor, operation.note, operation.baseline_note(self.cell, baselines)]
-        notes = [*(note for note in notes if note), *_unusual_notes(self.lines, self.contenders)]
+        notes = [note for note in notes if note]
         floors = [line.floor for line in self.lines if isinstance(line.floor, Timing)]
         hosts = [timing.host_us for timing in floors if timing.host_us is not None]
         if hosts and any(timing.largest_us for timing in floors):
@@ -214,37 +213,6 @@ class BenchReport:
             for name, entry in line.entries.items():
                 if isinstance(entry, Timing):
                     yield name, entry
-
-
-def _unusual_notes(lines: Sequence[CellResult], contenders: Sequence[str]) -> Iterator[str]:
-    """Say for each contender how many times the time of common logits the slowest unusual logits take."""
-    cells: dict[Cell, list[CellResult]] = {}
-    for line in lines:
-        if isinstance(line.cell, Cell):
-            cells.setdefault(replace(line.cell, family=""), []).append(line)
-    for name in contenders:
-        to_slowest, to_fastest = [], []
-        for group in cells.values():
-            unusual = [us for line in group if line.cell.family in UNUSUAL for us in _us(line, name)]
-            common = [us for line in group if line.cell.family not in UNUSUAL for us in _us(line, name)]
-            if unusual and common:
-                to_slowest.append(max(unusual) / max(common))
-                to_fastest.append(max(unusual) / min(common))
-        if to_slowest:
-            yield (
-                f"{name}: the slowest unusual logits take {_range(to_slowest)} times the slowest common ones under the "
-                f"same filters, {_range(to_fastest)} times the fastest."
-            )
-
-
-def _us(line: CellResult, name: str) -> list[float]:
-    entry = line.entries[name]
-    return [entry.us] if isinstance(entry, Timing) else []
-
-
-def _range(ratios: Sequence[float]) -> str:
-    least, most = f"{min(ratios):.2f}", f"{max(ratios):.2f}"
-    return least if least == most else f"{least} to {most}"
 
 
 _NOTABLE_SPREAD = 0.05

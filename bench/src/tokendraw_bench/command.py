@@ -61,8 +61,8 @@ from tokendraw.commands import (
 from tokendraw.tools import find_device, find_operation, one_of, require_html
 from tokendraw_bench import operations
 from tokendraw_bench.cells import Cell, min_vocab_size
-from tokendraw_bench.commands.html import MODULES, write_report, write_saved
 from tokendraw_bench.operation import AnyCell, Axis
+from tokendraw_bench.page import MODULES, write_report, write_saved
 from tokendraw_bench.sweeps import BATCHES, CLIFFS, SMALL_BATCHES, SWEEPS, Sweep
 
 if TYPE_CHECKING:
