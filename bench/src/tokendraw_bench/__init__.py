@@ -16,7 +16,8 @@
 ======================  ===============================================================================================
 
 ``operations`` has a module for each operation, ``baselines`` the contenders without a plugin, ``timing`` and
-``cuda_graphs`` the timers, ``report`` tables, ``sweeps`` the preset ``cliffs``, ``command`` the command, ``page`` its HTML.
+``cuda_graphs`` the timers, ``report`` tables, ``sweeps`` the preset ``cliffs``, ``command`` the command, ``page`` its
+HTML, ``export`` datasets of flashinfer-bench.
 """
 
 from __future__ import annotations

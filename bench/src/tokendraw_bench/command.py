@@ -219,9 +219,16 @@ def _check_sweep_options(ctx: click.Context, preset: str, axis_values: Mapping[s
 @device_option
 @click.option(
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    type=click.Path(path_type=Path, writable=True),
     metavar="FILE",
     help="Write the table as Markdown, with the command and what it ran on at its head.",
+)
+@click.option(
+    "--export",
+    "export_format",
+    type=click.Choice(["flashinfer-bench"]),
+    help="Time nothing: write the cells and samplers as a dataset of flashinfer-bench, into a folder of this name or "
+    "that of --output.",
 )
 @html_option
 @click.option(
@@ -249,6 +256,7 @@ def bench(
     memory: bool,
     device: str | None,
     output: Path | None,
+    export_format: str | None,
     html: Path | None,
     saved: Path | None,
     as_json: bool,
@@ -269,6 +277,11 @@ def bench(
     _check_sweep_options(ctx, preset, axis_values)
     is_sweep = preset == CLIFFS
     cells = () if is_sweep else _cells_of_options(operation, preset, axis_values)
+    if export_format is not None:
+        _export(cells, sampler, output or Path(export_format), device)
+        return
+    if output is not None and output.is_dir():
+        raise click.UsageError(f"'--output' needs a file, found the folder '{output}'.")
     if output is not None and not output.parent.is_dir():
         raise InvalidParameterError(
             f"'--output' needs a file in a folder that exists, found '{output}'. Make the folder '{output.parent}'."
@@ -320,6 +333,23 @@ def bench(
         print_json(facts)
     if facts["error"]:
         ctx.exit(NOT_USABLE)
+
+
+def _export(cells: Sequence[AnyCell], samplers: tuple[str, ...], folder: Path, device: str | None) -> None:
+    """Write cells and samplers for another bench, and say what was left out."""
+    with progress("writing tensors"):
+        target, _ = find_device(device)
+        from tokendraw_bench.contenders import select_contenders
+        from tokendraw_bench.export import export
+
+        names = [each.name for each in select_contenders(samplers, target)]
+        plugins = [
+            name for name in names if name not in operations.get("sample").baselines() and "+" not in name
+        ]
+        count, left_out = export(cells, plugins, folder, target)
+    click.echo(f"{count} workloads in {folder}")
+    for cell in left_out:
+        click.echo(f"left out: {cell}")
 
 
 def _bench_sweeps(
