@@ -14,7 +14,7 @@ from call_tables import agree, pairs
 from fake_candidates import H100
 from fake_dists import discovered, plugin, verdict
 from tokendraw import operations
-from tokendraw.backends.declared import rules_of
+from tokendraw.backends.description import rules_of
 from tokendraw.backends.discovery import discover
 from tokendraw.plugin import HostCapabilities
 from tokendraw.resolution import State

@@ -283,7 +283,7 @@ def test_a_plugin_filter_or_command_that_ends_the_process_or_hangs_is_named(tmp_
     (info,) = folder.glob("*.dist-info")
     (info / "entry_points.txt").write_text(f"[tokendraw.{group}]\nacme = fake_acme:it\n", encoding="utf-8")
     code = (
-        "from tokendraw.cli import command, main\ncommand.SECONDS_OF_A_LOAD = 0.5\n"
+        "from tokendraw.cli import main, terminal\nterminal.SECONDS_OF_A_LOAD = 0.5\n"
         f"main({command.split()}, prog_name='tokendraw')"
     )
     environ = os.environ | {"PYTHONPATH": str(folder), "TOKENDRAW_DISABLE": "beta"}

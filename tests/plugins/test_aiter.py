@@ -10,7 +10,7 @@ from fake_candidates import MI300X
 from fake_dists import fake_dists
 from special_rows import V, gaussians
 from tokendraw import Need, SamplingMetadata, SamplingParams, operations
-from tokendraw.backends import proof
+from tokendraw.calls import negotiator
 from tokendraw.providers import gather
 from tokendraw.resolution import Choice, State
 from tokendraw_aiter import plugin
@@ -106,5 +106,5 @@ def test_the_core_builds_and_proves_it(sampler, tmp_path, monkeypatch):
         found = gather(MI300X, Choice(sampler="aiter"))
         (candidate,) = [c for c in found.candidates(SAMPLE, Need()) if c.name == "aiter"]
         assert (candidate.state, candidate.upstream_version) == (State.AVAILABLE, "0.1.13")
-        backend = proof.build(SAMPLE, found.hooks["aiter"], found.offered("aiter", SAMPLE), CPU, Need())
+        backend = negotiator.build(SAMPLE, found.hooks["aiter"], found.offered("aiter", SAMPLE), CPU, Need())
     assert isinstance(backend, AiterSampler)

@@ -17,7 +17,7 @@ from fake_candidates import H100
 from fake_dists import fake_dists
 from special_rows import NAN, V, gaussians
 from tokendraw import Need, PluginError, SamplingMetadata, SamplingParams, operations
-from tokendraw.backends import proof
+from tokendraw.calls import negotiator
 from tokendraw.providers import gather
 from tokendraw.resolution import Choice
 from tokendraw_flashinfer import kernel_sequences, plugin
@@ -129,7 +129,7 @@ def test_the_core_builds_and_proves_it(version, tmp_path, monkeypatch, operation
         (candidate,) = [c for c in found.candidates(record, Need()) if c.name == "flashinfer"]
         assert (candidate.first_party, candidate.upstream_version) == (True, version)
         offered = found.offered("flashinfer", record)
-        backend = proof.build(record, found.hooks["flashinfer"], offered, CPU, need)
+        backend = negotiator.build(record, found.hooks["flashinfer"], offered, CPU, need)
     assert type(backend) is kind
     tied = set(tokens_of(backend, torch.zeros(50), SamplingParams(top_k=5)).tolist())
     is_fused = (operation, tie_rule, version) == ("sample", "either", NEW)

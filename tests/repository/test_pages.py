@@ -15,7 +15,7 @@ import tokendraw
 import tour
 from command_line import call
 from pages import OFFLINE, ROOT
-from tokendraw.backends.discovery.validation import check_upstream
+from tokendraw.backends.discovery.discover import check_upstream
 from tokendraw.plugin import Host, HostNeed, PluginInfo
 from tokendraw.resolution import Candidate, Choice, State
 from tokendraw_engine_ops.operations import Sm90W4Capabilities
@@ -197,10 +197,10 @@ def test_installed_distributions_run_the_readme_python(shell, tmp_path):
 
 class TestThePageForOperators:
     def test_the_exit_codes_are_the_codes_of_the_command(self):
-        from tokendraw.cli import command
+        from tokendraw.cli import terminal
 
         codes = {int(code) for code in re.findall(r"^\| (\d+) \|", OPERATORS, re.MULTILINE)}
-        assert codes == {0, command.NOT_USABLE, command.USAGE, command.INTERRUPTED, command.PIPE_CLOSED}
+        assert codes == {0, terminal.NOT_USABLE, terminal.USAGE, terminal.INTERRUPTED, terminal.PIPE_CLOSED}
 
 
 class TestThePageForPluginAuthors:

@@ -10,7 +10,7 @@ from torch._dynamo.utils import counters
 import isolation
 import tokendraw
 from tokendraw import Drafts, Sampler, SamplerUnavailableError, SamplingMetadata, SamplingParams
-from tokendraw._torch.untraced import REASON, untraced
+from tokendraw._torch.importing import REASON, untraced
 
 pytestmark = pytest.mark.filterwarnings("ignore:::torch[.]")  # what the compiler says of its own parts
 

@@ -37,11 +37,6 @@ from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
     from tokendraw.cli.app import ENTRY_POINT_GROUP as ENTRY_POINT_GROUP
-    from tokendraw.cli.command import NOT_USABLE as NOT_USABLE
-    from tokendraw.cli.command import USAGE as USAGE
-    from tokendraw.cli.command import GuardedCommand as GuardedCommand
-    from tokendraw.cli.command import command_line as command_line
-    from tokendraw.cli.command import warn as warn
     from tokendraw.cli.negotiation import candidate_json as candidate_json
     from tokendraw.cli.negotiation import host_json as host_json
     from tokendraw.cli.options import all_of_options as all_of_options
@@ -51,7 +46,11 @@ if TYPE_CHECKING:
     from tokendraw.cli.options import json_option as json_option
     from tokendraw.cli.options import removed_option as removed_option
     from tokendraw.cli.options import verbose_option as verbose_option
+    from tokendraw.cli.terminal import NOT_USABLE as NOT_USABLE
     from tokendraw.cli.terminal import PIPE_WIDTH as PIPE_WIDTH
+    from tokendraw.cli.terminal import USAGE as USAGE
+    from tokendraw.cli.terminal import GuardedCommand as GuardedCommand
+    from tokendraw.cli.terminal import command_line as command_line
     from tokendraw.cli.terminal import console_width as console_width
     from tokendraw.cli.terminal import plugins_at_work as plugins_at_work
     from tokendraw.cli.terminal import print_json as print_json
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     from tokendraw.cli.terminal import print_table as print_table
     from tokendraw.cli.terminal import progress as progress
     from tokendraw.cli.terminal import progress_bar as progress_bar
+    from tokendraw.cli.terminal import warn as warn
     from tokendraw.html_pages import html_option as html_option
 
 _REMOVED = {

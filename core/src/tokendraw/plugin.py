@@ -48,6 +48,7 @@ from typing import TYPE_CHECKING
 from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from tokendraw._torch.importing import untraced as untraced
     from tokendraw._torch.tensors import check_dense_rows as check_dense_rows
     from tokendraw._torch.tensors import check_device as check_device
     from tokendraw._torch.tensors import check_device_of as check_device_of
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from tokendraw._torch.tensors import is_capturing as is_capturing
     from tokendraw._torch.tensors import misfit as misfit
     from tokendraw._torch.threads import one_thread as one_thread
-    from tokendraw._torch.untraced import untraced as untraced
     from tokendraw.backends.description import API_VERSION as API_VERSION
     from tokendraw.backends.description import FILTER_ORDERS as FILTER_ORDERS
     from tokendraw.backends.description import FILTERS as FILTERS
@@ -112,19 +112,19 @@ if TYPE_CHECKING:
     from tokendraw.logprobs import logprobs_by_step as logprobs_by_step
     from tokendraw.logprobs import mode_values as mode_values
     from tokendraw.logprobs import pad_logprobs as pad_logprobs
-    from tokendraw.operations.records import DRAFT_KINDS as DRAFT_KINDS
-    from tokendraw.operations.records import VERIFY_MODES as VERIFY_MODES
-    from tokendraw.operations.records import SamplerBackend as SamplerBackend
-    from tokendraw.operations.records import ScorerBackend as ScorerBackend
-    from tokendraw.operations.records import VerifierBackend as VerifierBackend
-    from tokendraw.operations.records import VerifyCapabilities as VerifyCapabilities
-    from tokendraw.operations.records import VerifyMode as VerifyMode
+    from tokendraw.operations import DRAFT_KINDS as DRAFT_KINDS
+    from tokendraw.operations import VERIFY_MODES as VERIFY_MODES
+    from tokendraw.operations import SamplerBackend as SamplerBackend
+    from tokendraw.operations import ScorerBackend as ScorerBackend
+    from tokendraw.operations import VerifierBackend as VerifierBackend
+    from tokendraw.operations import VerifyCapabilities as VerifyCapabilities
+    from tokendraw.operations import VerifyMode as VerifyMode
     from tokendraw.output import PAD_LOGPROB as PAD_LOGPROB
     from tokendraw.output import PAD_TOKEN_ID as PAD_TOKEN_ID
-    from tokendraw.parameters.edits import EDITS as EDITS
-    from tokendraw.parameters.edits import Edit as Edit
     from tokendraw.parameters.fields import check_flag as check_flag
     from tokendraw.parameters.fields import integer as integer
+    from tokendraw.parameters.params import EDITS as EDITS
+    from tokendraw.parameters.params import Edit as Edit
     from tokendraw.philox import numpy_is_usable as numpy_is_usable
     from tokendraw_engine_ops.tensor_function import TensorFunction as TensorFunction
     from tokendraw_engine_ops.tensor_function import tensor_operation as tensor_operation

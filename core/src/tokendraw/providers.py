@@ -11,8 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import tokendraw.operations as _registry
-from tokendraw._torch.importing import require_torch
-from tokendraw._torch.untraced import untraced
+from tokendraw._torch.importing import require_torch, untraced
 from tokendraw.backends import machine
 from tokendraw.backends.description import (
     LOGPROBS_MODES,
@@ -371,7 +370,7 @@ class InstalledPlugin:
 
     def build(self, operation: str, need: HostNeed) -> Any:
         """Build what the plugin has for an operation, and prove it; a PluginError has the reason in words."""
-        from tokendraw.backends import proof
+        from tokendraw.calls.negotiator import build
 
         hooks, capabilities = self._discovery.hooks[self.name], self.capabilities(operation)
-        return proof.build(_registry.find_operation(operation), hooks, capabilities, self.device, need)
+        return build(_registry.find_operation(operation), hooks, capabilities, self.device, need)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from tokendraw.backends.description import NAME_RULE as NAME_RULE
     from tokendraw.backends.description import is_name as is_name
     from tokendraw.backends.discovery.entry_points import find_entry_points as find_entry_points
-    from tokendraw.backends.proof import random_state_kept as random_state_kept
     from tokendraw.backends.resolution.candidate import FIRST_PARTY as FIRST_PARTY
     from tokendraw.calls.negotiator import is_out_of_memory as is_out_of_memory
+    from tokendraw.calls.negotiator import random_state_kept as random_state_kept
     from tokendraw.errors import all_of as all_of
     from tokendraw.errors import format_error as format_error
     from tokendraw.errors import format_value as format_value

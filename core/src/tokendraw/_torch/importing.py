@@ -1,12 +1,14 @@
-"""Imports torch at its first use, and reads names of devices as torch writes them, without importing it."""
+"""Imports torch at its first use, reads names of devices as torch writes them, and keeps calls out of its graphs."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 import sys
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import importlib_metadata
 
@@ -101,3 +103,65 @@ def _is_kind(kind: str) -> bool:
     if hasattr(torch, "_C"):
         return bool(torch._C._get_privateuse1_backend_name() == kind)
     return bool(importlib_metadata.entry_points(group="torch.backends"))
+
+
+# A compiled program breaks its graph at a public call, which looks at what only the host knows (who serves a batch,
+# which kernel was compiled, whether a row asked for logprobs) and launches kernels: traced, all of that would be
+# constants of the graph. Nothing here loads torch._dynamo, the front of torch.compile, which takes a second.
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+REASON = (
+    "tokendraw is not traced. Make this call outside of the function that fullgraph=True compiles, or leave out "
+    "fullgraph=True: the graph then breaks at the call and continues behind it"
+)
+
+
+def untraced(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Run ``function`` outside of every graph, like ``torch.compiler.disable``, but without loading torch._dynamo."""
+    disabled: Callable[_P, _T] | None = None
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        nonlocal disabled
+        if "torch._dynamo" not in sys.modules:
+            return function(*args, **kwargs)
+        try:  # dynamo compiles no part of a frame whose graph breaks inside of a try
+            if disabled is None:
+                disabled = _disabled(function)
+            return disabled(*args, **kwargs)
+        finally:
+            pass
+
+    # What dynamo looks for where a program that it traces makes a call: the graph breaks there, and the error of
+    # fullgraph=True gives the reason. That of torch 2.6 names the function alone.
+    call._torchdynamo_disable = True  # type: ignore[attr-defined]
+    call._torchdynamo_disable_msg = REASON  # type: ignore[attr-defined]
+    return call
+
+
+def made_untraced(cls: type[_T]) -> type[_T]:
+    cls.__init__ = untraced(cls.__init__)  # type: ignore[method-assign]
+    return cls
+
+
+def _disabled(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Switch dynamo off for this thread while ``function`` runs."""
+    import torch
+
+    try:
+        from torch._C._dynamo.eval_frame import set_eval_frame
+    except ImportError:  # it is private; torch.compiler.disable does the same in 4 us
+        disabled: Callable[_P, _T] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+        return disabled
+
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        hook = None
+        try:
+            hook = set_eval_frame(None)
+            return function(*args, **kwargs)
+        finally:
+            set_eval_frame(hook)
+
+    return call

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, replace
 from typing import Any, TypeAlias
 
+import pluggy
 import torch
 
 from tokendraw._torch.threads import reseed_children
-from tokendraw.backends import proof
-from tokendraw.backends.description import Operation
+from tokendraw.backends.description import HostCapabilities, HostNeed, Operation
+from tokendraw.backends.discovery import guard
 from tokendraw.backends.discovery.discover import Discovery
 from tokendraw.backends.resolution.candidate import Resolution
-from tokendraw.backends.resolution.decide import decide
-from tokendraw.backends.resolution.messages import using
+from tokendraw.backends.resolution.decide import decide, using
 from tokendraw.calls.routing import LoadedBackend, Selection
 from tokendraw.errors import (
     MAX_REASON_CHARS,
@@ -130,9 +131,9 @@ class Negotiator:
                 if self.before_build is not None:
                     self.before_build(missing)
                 hooks, capabilities = discovery.hooks[missing], discovery.offered(missing, operation)
-                built = proof.build(operation, hooks, capabilities, self.device, self.need)
+                built = build(operation, hooks, capabilities, self.device, self.need)
                 self._backends[operation.name, missing] = LoadedBackend.of(
-                    operation, missing, built, capabilities, self.need, proof.package_of(hooks)
+                    operation, missing, built, capabilities, self.need, package_of(hooks)
                 )
             except PluginError as error:
                 failures[missing] = error
@@ -211,3 +212,45 @@ def is_device_fault(error: BaseException | None) -> bool:
         return False
     kind = getattr(torch, "AcceleratorError", None)
     return (kind is not None and isinstance(error, kind)) or any(text in str(error) for text in _FAULTS)
+
+
+# A backend is accepted only after a call with a known outcome: a kernel that does not compile, or a wrong driver, shows
+# here as a reason, and not as a crash at the first request.
+
+_lock = threading.RLock()  # two proofs at once would put back each other's random state
+
+
+def build(
+    operation: Operation,
+    hooks: pluggy.HookRelay,
+    capabilities: HostCapabilities,
+    device: torch.device,
+    need: HostNeed,
+) -> Any:
+    """Build a plugin's backend of an operation for one device, and prove it."""
+    package = package_of(hooks)
+    with _lock, random_state_kept(device):
+        backend = guard.guarded(
+            "tokendraw_build",
+            lambda: hooks.tokendraw_build(operation=operation.name, device=device, need=need),
+            package,
+        )
+        for method in operation.methods:
+            if not callable(getattr(backend, method, None)):
+                raise PluginError(
+                    f"tokendraw_build needs to return an object with a method {method}, "
+                    f"found {type(backend).__name__}"
+                )
+        guard.guarded(operation.proof, lambda: operation.prove(backend, capabilities, device, need), package)
+    return backend
+
+
+def package_of(hooks: pluggy.HookRelay) -> str:
+    return guard.package_of(hooks.tokendraw_build.get_hookimpls()[-1].plugin)
+
+
+def random_state_kept(device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Put torch's random state back: ``torch.manual_seed`` means the same with and without a proof draw."""
+    if device.type in ("cuda", "xpu"):
+        return torch.random.fork_rng(devices=[device.index or 0], device_type=device.type)
+    return torch.random.fork_rng(devices=[], device_type="cpu")

@@ -20,7 +20,7 @@ from torch import Tensor
 from tokendraw._torch.tensors import is_capturing, uploaded
 from tokendraw.backends.description import Operation, Requirement, first_reason
 from tokendraw.backends.resolution.candidate import Resolution
-from tokendraw.backends.resolution.messages import install
+from tokendraw.backends.resolution.decide import install
 from tokendraw.calls.call import LOGPROBS, Call, RowGroup
 from tokendraw.calls.rows import RowCall
 from tokendraw.errors import SamplerUnavailableError

@@ -26,10 +26,9 @@ from torch import Tensor
 
 from tokendraw._torch.tensors import is_capturing
 from tokendraw.backends.description import INPUT_DTYPES, Operation
-from tokendraw.backends.proof import random_state_kept
 from tokendraw.calls.call import Call
 from tokendraw.calls.dispatch import dispatch
-from tokendraw.calls.negotiator import Negotiator
+from tokendraw.calls.negotiator import Negotiator, random_state_kept
 from tokendraw.calls.routing import Selection, is_served
 from tokendraw.calls.rows import RowCall
 from tokendraw.errors import InvalidInputError, one_of

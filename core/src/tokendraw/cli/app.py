@@ -22,14 +22,14 @@ from tokendraw.backends.discovery import guard
 from tokendraw.backends.discovery.entry_points import declarations
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.resolution.candidate import Extension, disputed_reason, reserved_reason
-from tokendraw.cli.command import (
+from tokendraw.cli.terminal import (
     GuardedCommand,
     ended_by_exit_code,
     interrupts_end_imports,
     loads_are_watched,
+    plugins_at_work,
     prepare_streams,
 )
-from tokendraw.cli.terminal import plugins_at_work
 from tokendraw.errors import PluginError, TokendrawError, how_to_install, type_name
 
 ENTRY_POINT_GROUP = "tokendraw.commands"

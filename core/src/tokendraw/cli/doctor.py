@@ -47,12 +47,11 @@ from tokendraw.backends.resolution.candidate import (
     author_of,
     conflicts,
 )
-from tokendraw.backends.resolution.messages import disable_setting, using
+from tokendraw.backends.resolution.decide import disable_setting, using
 from tokendraw.cli import options, terminal
 from tokendraw.cli.app import InstalledCommand, examined, installed_commands
-from tokendraw.cli.command import NOT_USABLE, GuardedCommand
 from tokendraw.cli.negotiation import JsonObject, candidate_json, described, host_json, print_candidates, rank
-from tokendraw.cli.terminal import plugins_at_work, print_heading, print_table
+from tokendraw.cli.terminal import NOT_USABLE, GuardedCommand, plugins_at_work, print_heading, print_table
 from tokendraw.engines import ENTRY_POINT_GROUP, EngineState
 from tokendraw.errors import (
     NATIVE,

@@ -32,9 +32,8 @@ from tokendraw._torch.importing import require_torch
 from tokendraw.backends.description import FILTER_ORDERS, INPUT_DTYPES, GumbelDtype, LogprobsMode, Need
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.cli import options
-from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.negotiation import JsonObject, resolution_json
-from tokendraw.cli.terminal import print_json, print_table, progress
+from tokendraw.cli.terminal import GuardedCommand, print_json, print_table, progress
 from tokendraw.errors import TokendrawError, all_of, how_to_install, nearest, one_of
 from tokendraw.output import SamplerOutput
 from tokendraw.parameters.params import SamplingParams

@@ -24,16 +24,31 @@ from click.core import ParameterSource
 
 import tokendraw
 from tokendraw import operations, providers
-from tokendraw.backends.declared import read_field
-from tokendraw.backends.description import API_VERSION, Host, HostCapabilities, HostNeed, PluginInfo, Upstream
+from tokendraw.backends.description import (
+    API_VERSION,
+    Host,
+    HostCapabilities,
+    HostNeed,
+    PluginInfo,
+    Upstream,
+    read_field,
+)
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.discovery.settings import Settings
 from tokendraw.backends.resolution.candidate import Candidate, Decision, Resolution, State
-from tokendraw.backends.resolution.messages import INSTALL, using
+from tokendraw.backends.resolution.decide import INSTALL, using
 from tokendraw.backends.resolution.upstream import disagreement, row_in_force
 from tokendraw.cli import options
-from tokendraw.cli.command import NOT_USABLE, GuardedCommand, in_options, warn
-from tokendraw.cli.terminal import plugins_at_work, print_heading, print_json, print_table
+from tokendraw.cli.terminal import (
+    NOT_USABLE,
+    GuardedCommand,
+    in_options,
+    plugins_at_work,
+    print_heading,
+    print_json,
+    print_table,
+    warn,
+)
 from tokendraw.errors import (
     InvalidParameterError,
     SamplerUnavailableError,

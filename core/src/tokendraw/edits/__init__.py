@@ -5,11 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
-from tokendraw.backends.declared import among, at_least, some_of
-from tokendraw.backends.description import INPUT_DTYPES, HostCapabilities, HostNeed, Operation, Requirement
+from tokendraw.backends.description import (
+    INPUT_DTYPES,
+    HostCapabilities,
+    HostNeed,
+    Operation,
+    Requirement,
+    among,
+    at_least,
+    some_of,
+)
 from tokendraw.backends.resolution import checks
 from tokendraw.calls.call import VOCABULARY
-from tokendraw.parameters.edits import BASIC_EDITS, EDITS, Edit
+from tokendraw.parameters.params import BASIC_EDITS, EDITS, Edit
 
 if TYPE_CHECKING:
     from torch import Tensor

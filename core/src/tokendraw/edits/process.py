@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from tokendraw._torch.importing import untraced
 from tokendraw._torch.tensors import (
     check_dense_rows,
     check_device_of,
@@ -18,7 +19,6 @@ from tokendraw._torch.tensors import (
     check_plain,
     check_vector,
 )
-from tokendraw._torch.untraced import untraced
 from tokendraw.calls.call import Call, OutputCheck, check_type, wrong_object
 from tokendraw.calls.dispatch import Provider, dispatch
 from tokendraw.calls.rows import check_logits
@@ -28,9 +28,8 @@ from tokendraw.edits.slots import RequestSlots
 from tokendraw.edits.tables import ONE_OUTPUT, RequestTables
 from tokendraw.errors import InvalidInputError, PluginError, type_name
 from tokendraw.parameters.drafts import Drafts
-from tokendraw.parameters.edits import Edit
 from tokendraw.parameters.fields import integers
-from tokendraw.parameters.params import SamplingParams
+from tokendraw.parameters.params import Edit, SamplingParams
 
 _DRAFT_TENSORS = ("draft_token_ids", "cu_num_logits")
 

@@ -35,9 +35,17 @@ from tokendraw.edits.tables import (
 )
 from tokendraw.errors import InvalidParameterError, type_name
 from tokendraw.parameters.batch_facts import BatchFacts, RowKind, row_kinds
-from tokendraw.parameters.edits import EDITS, LARGEST_INT32, NO_EDITS, CheckedEdits, Edit, check_edits
 from tokendraw.parameters.fields import FILTER_PREFIX, each, integers
-from tokendraw.parameters.params import SamplingParams, stored_values
+from tokendraw.parameters.params import (
+    EDITS,
+    LARGEST_INT32,
+    NO_EDITS,
+    CheckedEdits,
+    Edit,
+    SamplingParams,
+    check_edits,
+    stored_values,
+)
 
 
 class SlotRequest(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from tokendraw._torch.importing import made_untraced, untraced
 from tokendraw._torch.tensors import (
     INTEGERS,
     check_device_of,
@@ -19,15 +20,13 @@ from tokendraw._torch.tensors import (
     is_plain,
     uploaded,
 )
-from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw.edits.requests import Histories, Population, Room, SlotWriter, check_history, check_request
 from tokendraw.edits.tables import GIVEN_IDS, EditFacts, RequestTables, SlotSizes, SlotTensors, check_sizes
 from tokendraw.errors import InvalidInputError, InvalidParameterError, type_name
 from tokendraw.parameters.batch_facts import BatchFacts
-from tokendraw.parameters.edits import LARGEST_INT32, Edit
 from tokendraw.parameters.fields import FILTER_PREFIX, each, integer, integers
 from tokendraw.parameters.metadata import MAX_POSITION, SamplingMetadata, missing_positions
-from tokendraw.parameters.params import SamplingParams
+from tokendraw.parameters.params import LARGEST_INT32, Edit, SamplingParams
 
 
 class HasTokenIds(Protocol):

@@ -16,9 +16,9 @@ from torch import Tensor
 from tokendraw._torch.tensors import is_capturing, memory_outside_graphs, uploaded, uploaded_vectors
 from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_TOKEN_ID
-from tokendraw.parameters.edits import EDITS, LARGEST_INT32, NO_EDITS, CheckedEdits, Edit
 from tokendraw.parameters.fields import FILTER_PREFIX, PARAMETERS, SLOT_FIELDS, integer
 from tokendraw.parameters.metadata import field_dtypes
+from tokendraw.parameters.params import EDITS, LARGEST_INT32, NO_EDITS, CheckedEdits, Edit
 
 ONE_OUTPUT = 16
 """Step of ``RequestTables.counts`` for each time that an id is in the output."""

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 import torch
 from torch import Tensor
 
+from tokendraw._torch.importing import untraced
 from tokendraw._torch.tensors import is_capturing
-from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description import Capabilities, DraftKind, Need, Operation
 from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.calls.call import OutputCheck, check_type
@@ -30,7 +30,7 @@ from tokendraw.calls.rows import (
 )
 from tokendraw.calls.warmup import Batches, checked_choices, checked_integer, warm_up
 from tokendraw.errors import InvalidInputError, InvalidParameterError, PluginError, one_of
-from tokendraw.operations.records import (
+from tokendraw.operations import (
     DRAFT_KINDS,
     SAMPLE,
     SCORE,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self, TypeAlias
 from torch import Tensor
 
 from tokendraw._torch.tensors import check_integers, check_vector
-from tokendraw.backends.declared import at_least, check_fields
+from tokendraw.backends.description import at_least, check_fields
 from tokendraw.parameters.fields import (
     COLUMNS,
     FILTER_PARAMETERS,

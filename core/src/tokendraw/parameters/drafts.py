@@ -11,6 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from tokendraw._torch.importing import made_untraced, untraced
 from tokendraw._torch.tensors import (
     check_device_of,
     check_integers,
@@ -19,7 +20,6 @@ from tokendraw._torch.tensors import (
     is_plain,
     uploaded,
 )
-from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw.backends.description import INPUT_DTYPES, DraftKind
 from tokendraw.errors import InvalidInputError, InvalidParameterError
 from tokendraw.parameters.fields import are_integers, check_flag, each, integer, integers

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tokendraw._torch.importing import made_untraced, untraced
 from tokendraw._torch.tensors import (
     INTEGERS,
     Column,
@@ -25,7 +26,6 @@ from tokendraw._torch.tensors import (
     is_plain,
     uploaded,
 )
-from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw.errors import InvalidInputError, InvalidParameterError, type_name
 from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_TOKEN_ID
