@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from tokendraw_native import sampler, verify
-from tokendraw_native.noise import Noise
+from tokendraw_native.rows import Noise
 from tokendraw_testing.cases.drafts import SAMPLE as SAMPLE
 from tokendraw_testing.logits_families import gaussian
 

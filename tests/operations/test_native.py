@@ -13,7 +13,7 @@ import torch
 import isolation
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, load_sampler
 from tokendraw._torch.threads import _setters
-from tokendraw_native import row_threads, threshold_search
+from tokendraw_native import row_threads, search
 from tokendraw_native.row_threads import CHUNK_LOGITS, map_steps, share_threads
 
 ROWS, VOCAB_SIZE = 64, 40_000
@@ -201,10 +201,10 @@ def test_a_small_batch_is_drawn_by_the_calling_thread_alone_and_a_large_one_is_s
 
 @pytest.mark.parametrize("numpy", [True, False], ids=["numpy", "torch"])
 def test_rows_are_sorted_by_value_with_and_without_numpy(monkeypatch, numpy):
-    monkeypatch.setattr(threshold_search, "numpy_is_usable", lambda: numpy)
+    monkeypatch.setattr(search, "numpy_is_usable", lambda: numpy)
     x = torch.randn(5, 1025, generator=torch.Generator().manual_seed(2)).mul_(20).round_()
     x[0, :4] = torch.tensor([float("inf"), -float("inf"), 0.0, -0.0])
-    order = threshold_search.descending_order(x)
+    order = search.descending_order(x)
     assert torch.equal(x.gather(-1, order), x.sort(-1, descending=True).values)
     assert torch.equal(order.sort(-1).values, torch.arange(1025).expand(5, -1))
 

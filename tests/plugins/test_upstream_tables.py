@@ -17,10 +17,10 @@ from tokendraw import SamplerUnavailableError, operations
 from tokendraw.backends.resolution.upstream import is_tested, release_of
 from tokendraw.providers import decide, gather
 from tokendraw.resolution import Choice, State
-from tokendraw_aiter.upstream import UPSTREAM as AITER
+from tokendraw_aiter import UPSTREAM as AITER
 from tokendraw_engine_ops import FLASHINFER as PACKING
-from tokendraw_flashinfer.upstream import UPSTREAM as FLASHINFER
-from tokendraw_native.upstream import UPSTREAM as NATIVE
+from tokendraw_flashinfer.kernel_sequences import UPSTREAM as FLASHINFER
+from tokendraw_native import UPSTREAM as NATIVE
 from tokendraw_triton_gumbel.upstream import UPSTREAM as TRITON_GUMBEL
 
 ROOT = Path(__file__).parents[2]

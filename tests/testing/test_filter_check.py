@@ -88,7 +88,7 @@ def test_a_planted_bug_of_a_filter_is_found_by_its_line(dists, body, line, words
     [
         (
             "top_n_sigma",
-            "moments",
+            "filters",
             "row_moments",
             "(f := plain(*arguments)) and replace(f, std=f.std * 1.01)",
         ),

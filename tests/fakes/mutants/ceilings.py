@@ -6,8 +6,8 @@ from unittest import mock
 
 import torch
 
-import tokendraw_native.ceilings as pieces
 import tokendraw_native.filters as native_filters
+import tokendraw_native.filters as pieces
 from mutants.corner_calls import INF
 from mutants.corners import exchange, tokens, uniform, verify
 from mutants.samplers import in_every_call

@@ -17,7 +17,7 @@ from mutants import Mutant
 from mutants.corner_calls import CornerCall
 from tokendraw import LogprobsTensors, philox
 from tokendraw_native import plugin
-from tokendraw_native.noise import Noise
+from tokendraw_native.rows import Noise
 from tokendraw_native.sampler import NativeSampler
 from tokendraw_testing import Effort
 

@@ -33,11 +33,11 @@ ROWS = ("crossed requests", "crossed logprobs", "further filters", "near ties", 
 DRAFTS = ("verify crossing", "verify further filters", "verify sure drafts", "verify near distributions")
 EDITS = ("process edits", "process crossing")
 LINES = {
-    **dict.fromkeys(("draw.py", "noise.py", "topk.py"), ("last ids", "seeds at the edges", *ROWS)),
-    **dict.fromkeys(("filters.py", "moments.py", "threshold_search.py", "rows.py", "row_stats.py"), ROWS),
-    **dict.fromkeys(("ceilings.py", "logprobs.py"), ("scores", *ROWS)),
-    **dict.fromkeys(("distributions.py", "chain.py", "verify.py"), DRAFTS),
-    **dict.fromkeys(("logits_processing.py", "dry.py", "thinking.py", "recent_tokens.py"), EDITS),
+    **dict.fromkeys(("draw.py", "rows.py", "search.py"), ("last ids", "seeds at the edges", *ROWS)),
+    **dict.fromkeys(("filters.py", "logprobs.py"), ("scores", *ROWS)),
+    "row_stats.py": ROWS,
+    "verify.py": DRAFTS,
+    "logits_processing.py": EDITS,
 }
 """Lines by file; files about speed alone and the description have none."""
 LOUD = (cst.Call, cst.Assign, cst.AnnAssign, cst.AugAssign, cst.BaseString, cst.Lambda)

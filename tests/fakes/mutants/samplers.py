@@ -14,7 +14,7 @@ import torch
 
 import tokendraw
 import tokendraw_native.filters as native_filters
-import tokendraw_native.moments as native_pieces
+import tokendraw_native.filters as native_pieces
 from mutants import Mutant, table
 from mutants.corner_calls import INF, CornerCall
 from mutants.corners import Corner, draw, given, ranks, threshold

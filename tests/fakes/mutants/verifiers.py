@@ -19,11 +19,10 @@ from mutants.samplers import (
 from mutants.verify_corners import from_row_before_bonus, last_tie_only, processed
 from tokendraw import philox
 from tokendraw_native import plugin
-from tokendraw_native.chain import num_accepted
 from tokendraw_native.draw import DRAFT, RESIDUAL, Streams, draw
 from tokendraw_native.sampler import NativeSampler
 from tokendraw_native.verify import _last_token as last_token
-from tokendraw_native.verify import num_accepted_in_block
+from tokendraw_native.verify import num_accepted, num_accepted_in_block
 
 OPERATIONS = plugin.tokendraw_describe().operations
 

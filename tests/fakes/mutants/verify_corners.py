@@ -20,7 +20,7 @@ from mutants.corners import (
 )
 from mutants.sample_corners import k_above, off, p_above, shared_noise
 from tokendraw import philox, speculative
-from tokendraw_native.distributions import DraftProbs, ProcessedLogits
+from tokendraw_native.verify import DraftProbs, ProcessedLogits
 
 native_residual, native_draw = pieces.residual, pieces.draw
 

@@ -12,13 +12,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import tokendraw
-from tokendraw.plugin import Capabilities, PluginInfo, hookimpl
-from tokendraw_aiter.upstream import UPSTREAM
+from tokendraw.plugin import Capabilities, PluginInfo, Release, Upstream, hookimpl
 
 if TYPE_CHECKING:
     import torch
 
     from tokendraw_aiter.sampler import AiterSampler
+
+
+# The releases, as read from the sources; none has run on hardware. README.md says how its faults are avoided.
+UPSTREAM = Upstream(
+    "amd-aiter",
+    ">=0.1.13",
+    releases=(
+        Release("0", "draws top-p wrongly (pull request 2035)", "sample", refused=True),
+        Release("0.1.11", "has operators that were never looked at", "sample", refused=True),
+        Release(
+            "0.1.13",
+            "reads out of bounds for rows without mass (pull request 3658), so it gets none",
+            "sample",
+        ),
+        Release("0.1.17", "reads within bounds", "sample"),
+        Release("0.1.20", "has no sampling kernels on ROCm 10 (pull request 4754)", "sample"),
+        Release("0.1.20.post1", "has sampling kernels on ROCm 10 too (pull request 4843)", "sample"),
+    ),
+)
 
 _SAMPLE = Capabilities(
     device_types=("rocm",),

@@ -23,14 +23,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, Need, SamplerOutput, SamplingMetadata
-from tokendraw.probabilities import (
-    MAX_ELEMENTS,
-    OFF_TOP_P,
-    Filters,
-    relative,
-    sample_in_parts,
-    top_p_of_kept,
-)
+from tokendraw.probabilities import MAX_ELEMENTS, OFF_TOP_P, Filters, relative, sample_in_parts, top_p_of_kept
 
 
 class AiterSampler:

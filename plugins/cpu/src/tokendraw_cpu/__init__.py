@@ -56,11 +56,7 @@ _PROCESS = ProcessCapabilities(
     device_types=("cpu",), dtypes=INPUT_DTYPES, drafts=True, edits=EDITS, sync_free=True
 )
 _VERIFY = VerifyCapabilities.of(
-    _SAMPLE,
-    verify_modes=VERIFY_MODES,
-    draft_kinds=DRAFT_KINDS,
-    ragged_drafts=True,
-    placeholder_drafts=True,
+    _SAMPLE, verify_modes=VERIFY_MODES, draft_kinds=DRAFT_KINDS, ragged_drafts=True, placeholder_drafts=True
 )
 
 

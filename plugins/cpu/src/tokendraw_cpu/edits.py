@@ -10,8 +10,7 @@ from torch import Tensor
 
 from tokendraw import Drafts, RequestSlots
 from tokendraw.plugin import EditFacts, RequestTables
-from tokendraw_cpu.edit_arguments import TABLES, DraftArguments, EditArguments, TableArguments
-from tokendraw_cpu.library import Context
+from tokendraw_cpu.library import TABLES, Context, DraftArguments, EditArguments, TableArguments
 from tokendraw_cpu.sampler import DTYPES, address, dense, logits_arguments, num_threads
 
 

@@ -9,13 +9,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import InvalidInputError, LogprobsTensors, Need, SamplerOutput, SamplingMetadata, philox
-from tokendraw.filters import (
-    MomentSum,
-    combined_floor,
-    moments_of_sums,
-    required_moments,
-    required_sums,
-)
+from tokendraw.filters import MomentSum, combined_floor, moments_of_sums, required_moments, required_sums
 from tokendraw.plugin import LOGPROBS_MODES
 from tokendraw.row_parameters import filter_columns
 from tokendraw_cpu.library import (

@@ -13,13 +13,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import Drafts, SamplerOutput, SamplingMetadata, VerifyOutput, philox, speculative
-from tokendraw.plugin import (
-    DRAFT_KINDS,
-    VERIFY_MODES,
-    VerifyMode,
-    log_kept_mass_by_step,
-    logprobs_by_step,
-)
+from tokendraw.plugin import DRAFT_KINDS, VERIFY_MODES, VerifyMode, log_kept_mass_by_step, logprobs_by_step
 from tokendraw_cpu.library import LogitsArguments, VerifyArguments
 from tokendraw_cpu.sampler import (
     BOOL,
@@ -97,10 +91,7 @@ class CpuVerifier(CpuSampler):
         floor = None
         if kind == "logits" and values is not None:
             floor = self._draft_floors(values, batch, drafts)
-        row_output = SamplerOutput(
-            INT64.new_empty(rows),
-            BOOL.new_empty(rows),
-        )
+        row_output = SamplerOutput(INT64.new_empty(rows), BOOL.new_empty(rows))
         output = VerifyOutput(
             INT64.new_empty(requests, drafts.max_drafts + 1),
             torch.empty(requests, dtype=torch.int32, device=CPU),

@@ -1,9 +1,8 @@
 """FlashInfer's sampling kernels as a tokendraw plugin.
 
 The entry point names this module, so it imports nothing heavy. :mod:`tokendraw_flashinfer.signatures` reads the
-abilities of the installed version from its source, :mod:`~tokendraw_flashinfer.upstream` is the table of versions and
-their properties, :mod:`~tokendraw_flashinfer.kernels` finds the files of its kernels on disk, and
-:mod:`~tokendraw_flashinfer.kernel_sequences` is the table of entry points by kind of rows. The calls are in
+abilities of the installed version from its source, :mod:`~tokendraw_flashinfer.kernels` finds the files of its kernels,
+and :mod:`~tokendraw_flashinfer.kernel_sequences` has the tables of entry points and versions. The calls are in
 :mod:`~tokendraw_flashinfer.sampler` and :mod:`~tokendraw_flashinfer.verifier`.
 """
 
@@ -23,9 +22,8 @@ from tokendraw.plugin import (
     printable,
 )
 from tokendraw_flashinfer import kernels
-from tokendraw_flashinfer.kernel_sequences import RENORMS, SAMPLE, SEQUENCES, VERIFY, available
+from tokendraw_flashinfer.kernel_sequences import RENORMS, SAMPLE, SEQUENCES, VERIFY, available, upstream
 from tokendraw_flashinfer.signatures import DISTRIBUTION, EntryPoints
-from tokendraw_flashinfer.upstream import upstream
 
 if TYPE_CHECKING:
     import torch

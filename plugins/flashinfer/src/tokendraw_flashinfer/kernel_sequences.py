@@ -1,18 +1,18 @@
 """The sequences of kernels to draw and to verify with FlashInfer: entry points by kind of batch, in order. Data alone.
 
 Each step of a sequence is a call: an entry point and its parameters. The requirements on the installed version, the
-name in a benchmark, and the draw (:mod:`tokendraw_flashinfer.draws`) all follow from the steps. This
+name in a benchmark, and the draw (:mod:`tokendraw_flashinfer.sampler`) all follow from the steps. This
 module imports no torch, since a plugin describes itself before torch is loaded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from tokendraw.plugin import Filter, TieNeed, TieRule
-from tokendraw_flashinfer.signatures import EntryPoints, Step
+from tokendraw.plugin import Filter, Release, TieNeed, TieRule, Upstream
+from tokendraw_flashinfer.signatures import DISTRIBUTION, EntryPoints, Step
 
 Kind: TypeAlias = Literal["none", "top_k", "top_p", "min_p", "top_k_first", "joint", "both orders"]
 """Kinds of batches, by the filters of their rows. Min-p beside another filter is applied first and makes no kind."""
@@ -77,10 +77,7 @@ TOP_P = KernelSequence(steps=(_TOP_P_FROM_PROBS,))
 TOP_K_RENORM_TOP_P = KernelSequence(steps=(RENORMS["top_k"], _TOP_P_FROM_PROBS))
 JOINT = KernelSequence(
     steps=(
-        Step(
-            "sampling.top_k_top_p_sampling_from_probs",
-            ("top_k", "top_p", "filter_apply_order", *_DRAW),
-        ),
+        Step("sampling.top_k_top_p_sampling_from_probs", ("top_k", "top_p", "filter_apply_order", *_DRAW)),
     )
 )
 FUSED = KernelSequence(
@@ -142,3 +139,31 @@ def available(
         if any(sequence.is_general for sequence in supported):
             sequences_by_kind[kind] = supported
     return sequences_by_kind
+
+
+# The releases of FlashInfer in use, and their expected properties, as read from the wheels. Functions change between
+# versions with the same first two numbers, and some changes were taken back. So the installed files decide, and the
+# reason is given in the words of the table.
+
+_PLAIN = "draws by rejection"
+_FUSED = "draws by rejection, or fused where every row has a k up to 1024"
+
+UPSTREAM = Upstream(
+    DISTRIBUTION,
+    ">=0.6.7,<0.8",
+    tested=("0.6.11.post2", "0.7.2.post1"),
+    releases=(
+        Release("0", "returns no valid flag", refused=True),
+        Release("0.6.7", "returns a valid flag"),
+        Release("0", _PLAIN, "sample"),
+        Release("0.7.1", _FUSED, "sample"),
+    ),
+)
+
+
+def upstream(entry_points: EntryPoints) -> Upstream:
+    """Return the table, with the properties of the installed version as its files show them."""
+    found = {}
+    if entry_points.unsupported(*SAMPLE) is None:
+        found["sample"] = _PLAIN if entry_points.unsupported(*FUSED.steps) else _FUSED
+    return replace(UPSTREAM, found=found)

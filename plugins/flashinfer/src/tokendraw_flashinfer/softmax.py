@@ -73,14 +73,7 @@ def softmax(logits: Tensor, temperature: Tensor | None) -> tuple[Tensor, Tensor]
     valid = torch.empty(rows, dtype=torch.bool, device=logits.device)
     block, warps = configuration(rows, logits.element_size())
     _softmax[(rows,)](
-        logits,
-        probs,
-        valid,
-        temperature,
-        logits.stride(0),
-        vocab_size,
-        BLOCK=block,
-        num_warps=warps,
+        logits, probs, valid, temperature, logits.stride(0), vocab_size, BLOCK=block, num_warps=warps
     )
     return probs, valid
 

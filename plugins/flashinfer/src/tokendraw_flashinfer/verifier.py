@@ -27,9 +27,8 @@ from torch import Tensor
 from tokendraw import BatchFacts, Drafts, Need, PluginError, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import PAD_TOKEN_ID, Filter, VerifyMode
 from tokendraw.probabilities import MAX_ELEMENTS, Filters
-from tokendraw_flashinfer.draws import MAX_ROWS_OF_RENORM, Functions, kept_probabilities
 from tokendraw_flashinfer.kernel_sequences import CHAIN, FROM_PROBS, RENORMS, VERIFY
-from tokendraw_flashinfer.sampler import FlashInferSampler
+from tokendraw_flashinfer.sampler import MAX_ROWS_OF_RENORM, FlashInferSampler, Functions, kept_probabilities
 from tokendraw_flashinfer.signatures import EntryPoints
 
 Noise: TypeAlias = Callable[[], dict[str, Tensor]]

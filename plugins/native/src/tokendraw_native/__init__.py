@@ -24,16 +24,25 @@ from tokendraw.plugin import (
     Capabilities,
     PluginInfo,
     ProcessCapabilities,
+    Release,
+    Upstream,
     VerifyCapabilities,
     hookimpl,
 )
-from tokendraw_native.upstream import UPSTREAM
 
 if TYPE_CHECKING:
     import torch
 
     from tokendraw_native.logits_processing import NativeProcessor
     from tokendraw_native.sampler import NativeSampler
+
+
+UPSTREAM = Upstream(
+    "torch",
+    ">=2.6",
+    tested=(">=2.6,<2.14",),
+    releases=(Release("0", "was never run", refused=True), Release("2.6", "has all that is called")),
+)
 
 _SAMPLE = Capabilities(
     device_types=None,
@@ -76,12 +85,7 @@ class NativePlugin:
             name="native",
             api_version=1,
             priority=0,
-            operations={
-                "sample": _SAMPLE,
-                "verify": _VERIFY,
-                "score": _SAMPLE,
-                "process_logits": _PROCESS,
-            },
+            operations={"sample": _SAMPLE, "verify": _VERIFY, "score": _SAMPLE, "process_logits": _PROCESS},
             upstream=UPSTREAM,
             summary="the reference in plain PyTorch: every device, every request",
             verified="CPU (x86-64, torch 2.13.0), NVIDIA H200 (torch 2.11.0); not run on an AMD GPU",

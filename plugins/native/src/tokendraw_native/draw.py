@@ -27,12 +27,10 @@ from torch import Tensor
 from tokendraw import philox
 from tokendraw.plugin import GumbelDtype
 from tokendraw.row_parameters import RowParameters
-from tokendraw_native.buffers import Buffers
-from tokendraw_native.noise import Noise
 from tokendraw_native.row_stats import RowStats, TopTokens, tile_sums
-from tokendraw_native.row_threads import map_chunks
-from tokendraw_native.rows import INF, clean, load, scale
-from tokendraw_native.topk import LIGHT_CHUNK_LOGITS, argmax
+from tokendraw_native.row_threads import Buffers, map_chunks
+from tokendraw_native.rows import INF, Noise, clean, load, scale
+from tokendraw_native.search import LIGHT_CHUNK_LOGITS, argmax
 
 TILE = philox.TILE_SIZE
 

@@ -7,7 +7,7 @@ largest tokens, without a ceiling: the threshold of a row is the largest of the 
 moments      ``max x + T floor``: the highest floor of :mod:`tokendraw.filters`, from ``(x - max x) / T >= floor``
 min-p        ``max x + T log(min_p)``, from ``(x - max x) / T >= log(min_p)``
 top-k        the k-th largest value
-typical-p    threshold and ceiling, see :mod:`tokendraw_native.ceilings`
+typical-p    threshold and ceiling, see below
 top-p        the largest v such that the tokens with ``x >= v`` carry at least p of the mass: of what the filters
              above keep ("top_k_first"), or of the whole row ("joint")
 XTC          a ceiling
@@ -17,27 +17,42 @@ greedy       the maximum, for both
 Rows of the order "temperature_last" have T = 1 here, and their min-p stands behind top-p, relative to the largest value
 that is left.
 
-The thresholds of top-k and top-p are one search (:mod:`tokendraw_native.threshold_search`): the largest value such that
+The thresholds of top-k and top-p are one search (:mod:`tokendraw_native.search`): the largest value such that
 the weights from there upwards add up to a target, with weight 1 and target k, or with weight exp(y) and target p Z.
 ``torch.topk`` shortens it for small k.
+
+Two filters drop tokens from above too, each of those that the filters before it left. With p the probabilities of
+these, renormalised, and H their entropy, typical-p (Meister et al., "Locally Typical Sampling", 2022, arXiv 2202.00666)
+orders tokens by ``|-log p - H|``. In y that is the distance to the mean m of y under p: ``-log p = log Z - y`` and
+``H = log Z - m``. So the kept set is an interval around m. XTC ("exclude top choices") drops the tokens above the least
+one of probability ``xtc_threshold``, in the rows that their uniform of the stream XTC chooses. On a CPU, where the host
+may read parameters, the values of rows that ask for neither are not read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tokendraw.probabilities import floor_threshold, min_p_threshold, threshold_of_sorted
+from tokendraw import philox
+from tokendraw.filters import (
+    MomentSum,
+    RowMoments,
+    combined_floor,
+    moments_of_sums,
+    required_moments,
+    required_sums,
+)
+from tokendraw.plugin import GumbelDtype, Moment
+from tokendraw.probabilities import first_reaching, floor_threshold, min_p_threshold, threshold_of_sorted
 from tokendraw.row_parameters import RowParameters, widest_float
-from tokendraw_native.buffers import Buffers
-from tokendraw_native.ceilings import typical_interval, xtc_ceiling
-from tokendraw_native.moments import floors
-from tokendraw_native.rows import INF, CleanedLogits, keep_mask, scale
-from tokendraw_native.threshold_search import threshold_of
-from tokendraw_native.topk import topk
+from tokendraw_native.row_threads import Buffers
+from tokendraw_native.rows import INF, CleanedLogits, Noise, keep_mask, scale
+from tokendraw_native.search import threshold_of, topk
 
 MAX_TOPK_VALUES = 1024
 """Largest k for which ``torch.topk`` finds the largest values faster than the search does."""
@@ -184,3 +199,165 @@ def _top_p_threshold(
             top_weight = scale(top_values, rows.max, params.inverse_temperature, finite=rows.finite).exp_()
         nucleus = threshold_of_sorted(top_values, top_weight, top_p * mass)
     return torch.where(top_p < 1, nucleus, -INF)
+
+
+# Typical-p and XTC.
+
+
+def decide_xtc(params: RowParameters, noise: Noise | None, dtype: GumbelDtype) -> RowParameters:
+    """Raise ``xtc_threshold`` to infinity in rows that XTC leaves alone, by the uniform of each row.
+
+    :param noise: None: XTC leaves all rows alone.
+    """
+    if params.xtc_probability is None or params.xtc_threshold is None:
+        return params
+    if noise is None:
+        return replace(params, xtc_threshold=None)
+    is_applied = noise.uniform(philox.XTC, dtype) < params.xtc_probability
+    return replace(params, xtc_threshold=torch.where(is_applied, params.xtc_threshold, INF))
+
+
+def typical_interval(
+    rows: CleanedLogits, weight: Tensor, threshold: Tensor | None, params: RowParameters
+) -> tuple[Tensor, Tensor]:
+    """Return the least and the greatest value that typical-p keeps, [rows, 1] each.
+
+    :param weight: [rows, n], ``exp(y)`` of each value.
+    :param threshold: of the filters before, which counts in the first result; None: they keep every token.
+    """
+    typical_p = params.typical_p
+    assert typical_p is not None
+    least = torch.full_like(rows.max, -INF) if threshold is None else threshold.minimum(rows.max)
+    greatest = rows.max
+    asking = _rows_of(typical_p < 1)
+    if asking is None:
+        return least, greatest
+    x, x_max, weights = rows.x[asking], rows.max[asking], weight[asking]
+    out = torch.empty_like(weights)
+    y = scale(x, x_max, params.inverse_temperature[asking], out, finite=rows.finite)
+    is_dropped = x < least[asking]
+    weights = weights.masked_fill(is_dropped, 0.0)
+    mass = weights.sum(-1, keepdim=True)
+    mean = (weights * y.masked_fill(weights == 0, 0.0)).sum(-1, keepdim=True) / mass
+    distance = y.sub_(mean).abs_().masked_fill_(is_dropped, INF)
+    ascending, order = distance.sort(-1)
+    reached = first_reaching(weights.gather(-1, order).cumsum_(-1), typical_p[asking] * mass)
+    is_kept = distance <= ascending.gather(-1, reached)
+    is_off = typical_p[asking] >= 1
+    low = torch.where(is_kept, x, INF).amin(-1, keepdim=True)
+    high = torch.where(is_kept, x, -INF).amax(-1, keepdim=True)
+    return (
+        _replaced(least, asking, torch.where(is_off, least[asking], low)),
+        _replaced(greatest, asking, torch.where(is_off, x_max, high)),
+    )
+
+
+def xtc_ceiling(
+    rows: CleanedLogits, weight: Tensor, threshold: Tensor, ceiling: Tensor | None, params: RowParameters
+) -> Tensor:
+    """Return the greatest value that XTC keeps, [rows, 1].
+
+    :param weight: [rows, n], ``exp(y)`` of each value.
+    :param threshold: of the filters before; ``ceiling`` likewise, None: they keep the largest values.
+    """
+    assert params.xtc_threshold is not None
+    greatest = rows.max if ceiling is None else ceiling
+    asking = _rows_of(params.xtc_threshold < INF)
+    if asking is None:
+        return greatest
+    x, top = rows.x[asking], greatest[asking]
+    weights = weight[asking].masked_fill((x < threshold[asking]) | (x > top), 0.0)
+    probability = weights.div_(weights.sum(-1, keepdim=True))
+    is_likely = (probability >= params.xtc_threshold[asking]) & (probability > 0)
+    least_likely = torch.where(is_likely, x, INF).amin(-1, keepdim=True)
+    high = torch.where(is_likely.sum(-1, keepdim=True) > 1, least_likely, top)
+    return _replaced(greatest, asking, high)
+
+
+def _rows_of(is_asking: Tensor) -> Tensor | slice | None:
+    """Return the numbers of the rows that ask, all on devices where the host cannot look; None: no row asks."""
+    if is_asking.device.type != "cpu":
+        return slice(None)
+    found = is_asking.squeeze(-1).nonzero().squeeze(-1)
+    if len(found) == 0:
+        return None
+    return slice(None) if len(found) == len(is_asking) else found
+
+
+def _replaced(column: Tensor, rows: Tensor | slice, values: Tensor) -> Tensor:
+    """Copy a column [rows, 1] with other values in some rows."""
+    if isinstance(rows, slice):
+        return values
+    return column.index_copy(0, rows, values)
+
+
+# The moments of rows, from which filters compute their floors; see :mod:`tokendraw.filters`.
+
+
+def floors(rows: CleanedLogits, weight: Tensor, params: RowParameters, buffers: Buffers) -> Tensor:
+    """Return the floor in y of each row's filters, [rows, 1] float32; -inf keeps every token.
+
+    :param rows: all V logits of each row.
+    :param weight: [rows, V], ``exp(y)`` of each logit.
+    """
+    assert params.filters is not None
+    names = params.filter_names
+    moments = row_moments(rows, weight, params.inverse_temperature, required_moments(names), buffers)
+    return combined_floor(names, params.filters, moments).unsqueeze(-1)
+
+
+def row_moments(
+    rows: CleanedLogits,
+    weight: Tensor,
+    inverse_temperature: Tensor,
+    names: tuple[Moment, ...],
+    buffers: Buffers,
+) -> RowMoments:
+    """Compute the named moments of each row in the widest float, and round them to float32 once.
+
+    Mean and deviation are those of ``x - max x``, times 1 / T: y itself may overflow. In rows with +inf they are NaN.
+    """
+    sums = moment_sums(rows, weight, required_sums(names), buffers)
+    return moments_of_sums(sums, names, inverse_temperature)
+
+
+def moment_sums(
+    rows: CleanedLogits, weight: Tensor, names: Collection[MomentSum], buffers: Buffers
+) -> dict[MomentSum, Tensor]:
+    """Compute the sums behind moments: [rows, 1] each, in the widest float.
+
+    :param weight: [rows, n], ``exp(y)`` of each logit.
+    """
+    sums: dict[MomentSum, Tensor] = {}
+    if "count" in names:
+        sums |= _spread(rows, buffers, has_squares="squares" in names)
+    if "mass" in names:
+        sums["mass"] = weight.sum(-1, keepdim=True)
+    if "entropy" in names:  # weight * y, also where y is -inf
+        terms = torch.xlogy(weight, weight, out=buffers.like("terms", rows.x, weight.dtype))
+        sums["entropy"] = terms.sum(-1, keepdim=True)
+    if "collision" in names:
+        sums["collision"] = torch.linalg.vector_norm(weight, dim=-1, keepdim=True).square()
+    return sums
+
+
+def _spread(rows: CleanedLogits, buffers: Buffers, *, has_squares: bool) -> dict[MomentSum, Tensor]:
+    """Compute the number of finite logits, the mean of their distances from the largest, and any squares around it."""
+    distance = buffers.like("terms", rows.x, widest_float(rows.x.device)).copy_(rows.x).sub_(rows.max)
+    masked = rows.x == -INF
+    # Only a CPU is looked at without waiting.
+    is_masked = None if rows.x.device.type == "cpu" and not masked.any() else masked
+    if is_masked is not None:
+        distance.masked_fill_(is_masked, 0.0)
+    size = rows.x.shape[-1]
+    count = torch.full_like(rows.max, size, dtype=distance.dtype)
+    if is_masked is not None:
+        count -= is_masked.sum(-1, keepdim=True)
+    mean = distance.sum(-1, keepdim=True) / count.clamp(min=1)
+    sums: dict[MomentSum, Tensor] = {"count": count, "mean": mean}
+    if has_squares:
+        distance.sub_(mean)
+        if is_masked is not None:
+            distance.masked_fill_(is_masked, 0.0)
+        sums["squares"] = torch.linalg.vector_norm(distance, dim=-1, keepdim=True).square()
+    return sums

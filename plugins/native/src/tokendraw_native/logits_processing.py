@@ -9,14 +9,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from tokendraw import Drafts, RequestSlots, speculative
 from tokendraw.plugin import EditFacts, RequestTables
-from tokendraw_native.buffers import Buffers
-from tokendraw_native.dry import dry_costs
-from tokendraw_native.recent_tokens import RecentTokens, occurrences_within, recent_tokens
-from tokendraw_native.row_threads import CHUNK_LOGITS, map_steps, share_threads
-from tokendraw_native.thinking import forced_ids
+from tokendraw.row_parameters import widest_float
+from tokendraw_native.row_threads import CHUNK_LOGITS, Buffers, map_steps, share_threads
 
 _CHUNK_IDS = 1 << 23
 """Ids of all rows in a chunk on a GPU; an id takes about 40 bytes of memory."""
@@ -257,3 +255,177 @@ def _write(logits: Tensor, ids: Tensor, values: Tensor | None, mask: Tensor) -> 
     if values is not None:
         new = torch.where(mask, values, values.gather(1, first))
     bits.scatter_(1, ids, torch.where(mask.any(1, keepdim=True), new, bits.gather(1, ids)))
+
+
+# The tokens before rows of logits, newest first.
+
+
+class RecentTokens(NamedTuple):
+    """Prompt, output, and the drafts before each row, in reverse order."""
+
+    ids: Tensor
+    """[R, N] int64: -1 for placeholders, and behind the first token of the prompt."""
+    is_output: Tensor
+    """[R, N] bool: whether a token is in the output, or a draft."""
+
+
+def recent_tokens(tables: RequestTables, slot: Tensor, step: Tensor, drafted: Tensor) -> RecentTokens:
+    """Read the histories of some rows. N is the length of the longest one on a CPU, their capacity elsewhere.
+
+    :param slot: [R] int64, in range.
+    :param step: [R, 1] int64: number of drafts before each row.
+    :param drafted: [R, K] int64: these drafts, -1 for placeholders.
+    """
+    capacity, max_drafts = tables.history.shape[1], drafted.shape[1]
+    num_tokens, num_prompt = (table[slot].unsqueeze(1) for table in (tables.num_tokens, tables.num_prompt))
+    length = num_tokens + step
+    width = max(1, int(length.max())) if length.is_cpu else capacity + max_drafts
+    index = length - 1 - torch.arange(width, device=slot.device)
+    ids = tables.history[slot.unsqueeze(1), index.clamp(0, capacity - 1)].to(torch.int64)
+    if max_drafts:
+        draft = index - num_tokens
+        ids = torch.where(draft >= 0, drafted.gather(1, draft.clamp(0, max_drafts - 1)), ids)
+    is_token = (index >= 0) & (ids >= 0) & (ids < tables.counts.shape[1])
+    return RecentTokens(torch.where(is_token, ids, -1), index >= num_prompt)
+
+
+def occurrences_within(recent: RecentTokens, last_n: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Count ids [R, C] among the last tokens of each row.
+
+    :param last_n: [R, 1] int: the number of these tokens; negative: none.
+    :returns: [R, C] int64 each: the occurrences in the output, and those in prompt and output.
+    """
+    place = torch.arange(recent.ids.shape[1], device=ids.device)
+    keys = torch.where(place < last_n, 2 * recent.ids + recent.is_output, -1).sort(1).values
+    first, first_of_output, end = (torch.searchsorted(keys, 2 * ids + bound) for bound in (0, 1, 2))
+    return end - first_of_output, end - first
+
+
+# Thinking budgets.
+
+
+def forced_ids(tables: RequestTables, slot: Tensor, recent: RecentTokens) -> Tensor:
+    """Return the next id of the end [R, 1] int64 for requests with a spent budget, -1 for all others.
+
+    :param slot: [R] int64, in range.
+    """
+    budget, num_start, num_end = (
+        table[slot].unsqueeze(1)
+        for table in (tables.thinking_budget, tables.num_thinking_start, tables.num_thinking_end)
+    )
+    end = tables.thinking_end[slot].to(torch.int64)
+    since_start = _tokens_since(recent.ids, tables.thinking_start[slot].to(torch.int64), num_start)
+    since_end = _tokens_since(recent.ids, end, num_end)
+    num_drawn = torch.minimum(since_start, recent.is_output.sum(1, keepdim=True))
+    is_spent = (budget >= 0) & (since_start < since_end) & (num_drawn >= budget)
+    next_id = end.gather(1, _num_begun(recent.ids, end, torch.minimum(num_end - 1, since_start)))
+    return torch.where(is_spent, next_id, -1)
+
+
+def _tokens_since(ids: Tensor, pattern: Tensor, length: Tensor) -> Tensor:
+    """Return the number of tokens behind the newest occurrence of each row's pattern [R, 1]; N if there is none.
+
+    :param ids: [R, N] int64, newest first.
+    :param pattern: [R, L] int64: the ids of the pattern, oldest first.
+    :param length: [R, 1]: number of ids in the pattern.
+    """
+    width, longest = ids.shape[1], pattern.shape[1]
+    padded = pad(ids, (0, longest), value=-1)
+    is_last = (length > 0).expand(ids.shape)
+    for back in range(longest):
+        expected = pattern.gather(1, (length - 1 - back).clamp(min=0).to(torch.int64))
+        is_last = is_last & ((padded[:, back : back + width] == expected) | (back >= length))
+    return torch.where(is_last, torch.arange(width, device=ids.device), width).amin(1, keepdim=True)
+
+
+def _num_begun(ids: Tensor, pattern: Tensor, most: Tensor) -> Tensor:
+    """Return how many ids of its pattern, at most ``most`` [R, 1], end the tokens of each row: [R, 1] int64."""
+    longest = pattern.shape[1]
+    padded = pad(ids, (0, longest), value=-1)
+    count = torch.zeros_like(ids[:, :1])
+    for length in range(1, longest):
+        is_begun = (padded[:, :length].flip(1) == pattern[:, :length]).all(1, keepdim=True)
+        count = torch.where(is_begun & (length <= most), length, count)
+    return count
+
+
+# DRY. A match at a place of the history is as long as the tokens in front of the place, read backwards, equal the last
+# tokens of the history. With the newest token first that is the longest common prefix of the history and its own part
+# from some index on, for all indices at once. Blocks of 1, 2, 4, ... tokens get numbers, the same for equal blocks; a
+# match grows by the largest blocks first. That takes a few dozen operations, with no word from the device.
+
+_ID_SHIFT = 32
+_LENGTH_MASK = (1 << _ID_SHIFT) - 1
+
+
+def dry_costs(tables: RequestTables, slot: Tensor, recent: RecentTokens, ids: Tensor) -> Tensor:
+    """Return the float32 costs [R, C] of ids [R, C]: 0 where there is none.
+
+    :param slot: [R] int64, in range.
+    """
+    multiplier, base, allowed, max_match, last_n = (
+        table[slot].unsqueeze(1)
+        for table in (
+            tables.dry_multiplier,
+            tables.dry_base,
+            tables.dry_allowed_length,
+            tables.dry_max_match,
+            tables.dry_last_n,
+        )
+    )
+    width = recent.ids.shape[1]
+    place = torch.arange(width, device=ids.device)
+    tokens = torch.where(place < last_n, recent.ids, -1)
+    is_breaker = _is_listed(tokens, tables.dry_breakers[slot])
+    suffix = torch.where(is_breaker | (tokens < 0), place, width).amin(1, keepdim=True)
+    length = torch.minimum(_matches(tokens), suffix).minimum(max_match)
+    has_cost = (tokens >= 0) & ~is_breaker & (length >= allowed)
+    keys = torch.where(has_cost, (tokens << _ID_SHIFT) | length, -1).sort(1).values
+    longest = torch.searchsorted(keys, (ids + 1) << _ID_SHIFT) - 1
+    key = keys.gather(1, longest.clamp(min=0))
+    exponent = (key & _LENGTH_MASK) - allowed
+    wide = widest_float(ids.device)
+    cost = (multiplier.to(wide) * base.to(wide) ** exponent.to(wide)).to(torch.float32)
+    return torch.where((longest >= 0) & (key >> _ID_SHIFT == ids), cost, 0.0)
+
+
+def _is_listed(ids: Tensor, lists: Tensor) -> Tensor:
+    """Whether each id [R, N] is in the list [R, D] of its row."""
+    ordered = lists.to(torch.int64).sort(1).values
+    place = torch.searchsorted(ordered, ids).clamp_(max=ordered.shape[1] - 1)
+    return ordered.gather(1, place) == ids
+
+
+def _matches(tokens: Tensor) -> Tensor:
+    """Return the length [R, N] of the match in front of each token: entry i is that of the tokens from i + 1 on.
+
+    :param tokens: [R, N] int64, newest first; -1 equals nothing.
+    """
+    count = tokens.shape[1]
+    names = _block_names(tokens)
+    start = torch.arange(1, count + 1, device=tokens.device)
+    length = torch.zeros_like(tokens)
+    for power in reversed(range(len(names))):
+        end = start + length
+        found = names[power].gather(1, end.clamp(max=count - 1))
+        is_equal = (found == names[power].gather(1, length)) & (found >= 0) & (end < count)
+        length += is_equal.to(torch.int64) << power
+    return length
+
+
+def _block_names(tokens: Tensor) -> list[Tensor]:
+    """Number the blocks of 1, 2, 4, ... tokens, below N: [R, N] each, the number of the block from each index on.
+
+    Equal blocks have equal numbers. Only blocks have one that equal a block at a multiple of their size, with which
+    alone a match is extended; all others have -1.
+    """
+    names, size = [tokens], 1
+    while 2 * size < tokens.shape[1]:
+        left = names[-1]
+        right = pad(left[:, size:], (0, size), value=-1)
+        pairs = torch.where((left >= 0) & (right >= 0), (left << _ID_SHIFT) | right, -1)
+        known = pairs[:, :: 2 * size].sort(1).values
+        place = torch.searchsorted(known, pairs).clamp_(max=known.shape[1] - 1)
+        names.append(torch.where((pairs >= 0) & (known.gather(1, place) == pairs), place, -1))
+        size *= 2
+    return names

@@ -26,9 +26,8 @@ from tokendraw.plugin import (
     threshold_between,
 )
 from tokendraw.row_parameters import RowParameters
-from tokendraw_native.buffers import Buffers
 from tokendraw_native.row_stats import RowStats
-from tokendraw_native.row_threads import map_chunks
+from tokendraw_native.row_threads import Buffers, map_chunks
 from tokendraw_native.rows import INF, clean
 
 _NORMALISED_MODES: dict[LogprobsMode, LogprobsMode] = {

@@ -17,11 +17,10 @@ from torch.nn.functional import pad
 
 from tokendraw import philox
 from tokendraw.row_parameters import PerRow, RowParameters, widest_float
-from tokendraw_native.buffers import Buffers
 from tokendraw_native.filters import MAX_TOPK_VALUES, at_filters, thresholds
-from tokendraw_native.row_threads import map_chunks
+from tokendraw_native.row_threads import Buffers, map_chunks
 from tokendraw_native.rows import INF, CleanedLogits, is_finite, keep_mask, load, scale
-from tokendraw_native.topk import topk_by_chunks
+from tokendraw_native.search import topk_by_chunks
 
 _TILE = philox.TILE_SIZE
 
@@ -131,22 +130,14 @@ def _chunk_stats(rows: CleanedLogits, params: RowParameters, buffers: Buffers, m
     )
 
 
-def weights(
-    rows: CleanedLogits, params: RowParameters, buffers: Buffers, lead: int = 0
-) -> tuple[Tensor, Tensor]:
-    """Return ``exp(y)`` [rows, n] as a view, and the tensor around it: full tiles, padded with 0.
-
-    :param lead: columns of the first tile on another rank.
-    """
+def weights(rows: CleanedLogits, params: RowParameters, buffers: Buffers) -> tuple[Tensor, Tensor]:
+    """Return ``exp(y)`` [rows, n] as a view, and the tensor around it: full tiles, padded with 0."""
     count, size = rows.x.shape
-    end = lead + size
-    width = end if end < _TILE else -(-end // _TILE) * _TILE
+    width = size if size < _TILE else -(-size // _TILE) * _TILE
     padded = buffers.take("weight", count, width, widest_float(rows.x.device))
-    if lead:
-        padded[:, :lead].zero_()
-    if width > end:
-        padded[:, end:].zero_()
-    weight = padded[:, lead:end]
+    if width > size:
+        padded[:, size:].zero_()
+    weight = padded[:, :size]
     scale(rows.x, rows.max, params.inverse_temperature, out=weight, finite=rows.finite).exp_()
     return weight, padded
 

@@ -1,4 +1,4 @@
-"""Rows of logits before any filter: cleaned values, their maximum, and weights relative to the maximum.
+"""Rows of logits before any filter: cleaned values, their maximum, weights relative to the maximum, and noise.
 
 Weights and their sums are float64 (float32 on devices that lack it). The order of a summation differs between devices,
 batch sizes and thread counts; in float64 it changes a result by far less than what changes a token.
@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tokendraw.row_parameters import widest_float
-from tokendraw_native.buffers import Buffers
+from tokendraw import SamplingMetadata, philox
+from tokendraw.plugin import GumbelDtype
+from tokendraw.row_parameters import PerRow, widest_float
+from tokendraw_native.row_threads import Buffers
 
 INF = float("inf")
 
@@ -32,8 +34,6 @@ class CleanedLogits:
     """Every maximum is known to be finite, so no value is NaN or +inf and every row is valid."""
     descending: bool = False
     """The values of each row stand in descending order."""
-    has_nan: Tensor | None = None
-    """[rows, 1] bool: whether the logits held NaN; None: no row did."""
 
 
 def clean(logits: Tensor, *, finite: bool = False) -> Tensor:
@@ -57,7 +57,7 @@ def load(logits: Tensor, buffers: Buffers) -> CleanedLogits:
         return CleanedLogits(x, x_max, torch.ones_like(x_max, dtype=torch.bool), finite=True)
     valid = x_max > -INF
     x = torch.nan_to_num(x, nan=-INF, posinf=INF, neginf=-INF, out=buffers.like("logits", x, torch.float32))
-    return CleanedLogits(x, x.amax(-1, keepdim=True), valid, finite=False, has_nan=x_max.isnan())
+    return CleanedLogits(x, x.amax(-1, keepdim=True), valid, finite=False)
 
 
 def is_finite(x_max: Tensor) -> bool:
@@ -83,3 +83,29 @@ def keep_mask(x: Tensor, threshold: Tensor, buffers: Buffers) -> Tensor:
     """Return 1 where ``x >= threshold``, else 0, in the widest float: on CPUs the fastest mask to multiply with."""
     mask = torch.ge(x, threshold, out=buffers.like("mask", x))
     return buffers.like("kept", x, widest_float(x.device)).copy_(mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Noise(PerRow):
+    """Seed and position of each row, [rows, 1] int64: the arguments of its random numbers."""
+
+    seed: Tensor
+    position: Tensor
+
+    @classmethod
+    def of(cls, metadata: SamplingMetadata, rows: int, device: torch.device) -> Noise:
+        """Read the seeds and positions of a batch; rows without a seed get a fresh seed."""
+        seed, position = philox.seeds_and_positions(metadata, rows, device)
+        return cls(seed.unsqueeze(-1), position.unsqueeze(-1))
+
+    def gumbel(self, index: Tensor, stream: int | Tensor, dtype: GumbelDtype) -> Tensor:
+        """Return Gumbel variates at ``index`` [n] or [rows, n]; ``stream`` is a number or [rows, 1]."""
+        return philox.gumbel(self.seed, self.position, index, stream, dtype)
+
+    def uniform(self, stream: int, dtype: GumbelDtype, index: Tensor | None = None) -> Tensor:
+        """Return uniform variates in (0, 1), [rows, 1].
+
+        :param index: [rows] int64; None: 0.
+        """
+        at = torch.zeros_like(self.position) if index is None else index.unsqueeze(-1)
+        return philox.uniform(self.seed, self.position, at, stream, dtype)

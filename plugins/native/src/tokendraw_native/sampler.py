@@ -11,23 +11,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tokendraw import (
-    Drafts,
-    Need,
-    SamplerOutput,
-    SamplingMetadata,
-    ScoreOutput,
-    VerifyOutput,
-    philox,
-)
+from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, ScoreOutput, VerifyOutput, philox
 from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, VerifyMode
 from tokendraw.row_parameters import RowParameters
-from tokendraw_native.ceilings import decide_xtc
 from tokendraw_native.draw import DRAFT, SAMPLE, draw, draw_greedy
+from tokendraw_native.filters import decide_xtc
 from tokendraw_native.logprobs import KeptBounds, entropy, kept_bounds, log_kept_mass, logprobs
-from tokendraw_native.noise import Noise
 from tokendraw_native.row_stats import row_stats, top_stats
 from tokendraw_native.row_threads import share_threads
+from tokendraw_native.rows import Noise
 from tokendraw_native.verify import verify
 
 

@@ -37,8 +37,12 @@ any other             TOKEN and TILE: the token of ``sample``
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Protocol
+
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from tokendraw import Drafts, SamplingMetadata, VerifyOutput, philox, speculative
 from tokendraw.plugin import (
@@ -49,16 +53,13 @@ from tokendraw.plugin import (
     log_kept_mass_by_step,
     logprobs_by_step,
 )
-from tokendraw.row_parameters import RowParameters
-from tokendraw_native.buffers import Buffers
-from tokendraw_native.ceilings import decide_xtc
-from tokendraw_native.chain import Chain, num_accepted
-from tokendraw_native.distributions import ChosenDrafts, Distribution, DraftProbs, ProcessedLogits
+from tokendraw.row_parameters import RowParameters, widest_float
 from tokendraw_native.draw import RESIDUAL, draw, draw_or_recover
+from tokendraw_native.filters import decide_xtc
 from tokendraw_native.logprobs import KeptBounds, kept_bounds, log_kept_mass, logprobs
-from tokendraw_native.noise import Noise
-from tokendraw_native.row_stats import row_stats
-from tokendraw_native.row_threads import map_chunks
+from tokendraw_native.row_stats import RowStats, row_stats
+from tokendraw_native.row_threads import Buffers, map_chunks
+from tokendraw_native.rows import INF, Noise, clean, scale
 
 
 def verify(
@@ -115,13 +116,7 @@ def _coupled(
 
 
 def _judged(
-    target: ProcessedLogits,
-    drafts: Drafts,
-    chain: Chain,
-    noise: Noise,
-    dtype: GumbelDtype,
-    *,
-    is_block: bool,
+    target: ProcessedLogits, drafts: Drafts, chain: Chain, noise: Noise, dtype: GumbelDtype, *, is_block: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the same as :func:`_coupled`, for ``rejection`` or ``block``."""
     vocab_size, greedy = target.logits.shape[-1], target.params.greedy
@@ -262,3 +257,161 @@ def _last_token(
         )
 
     return torch.cat(map_chunks(chunk_tokens, len(row), target.logits))
+
+
+# The rows of target logits, assigned to requests and drafts.
+
+NO_DRAFT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The L rows of B requests with at most K drafts each. All tensors are int64."""
+
+    request: Tensor
+    """[L]: the request of each row."""
+    offset: Tensor
+    """[L]: the index of each row among those of its request."""
+    drafted: Tensor
+    """[L]: the id that each row judges, :data:`NO_DRAFT` in bonus rows."""
+    first: Tensor
+    """[B]: first row of each request."""
+    num_drafts: Tensor
+    """[B]."""
+    steps: Tensor
+    """[K + 1]: 0 .. K."""
+
+    @classmethod
+    def of(cls, drafts: Drafts, rows: int) -> Chain:
+        """Assign the drafts to ``rows`` rows of logits."""
+        cu_num_logits = drafts.cu_num_logits.to(torch.int64)
+        first, num_drafts = cu_num_logits[:-1], (cu_num_logits.diff() - 1).clamp_(0, drafts.max_drafts)
+        request = speculative.row_index(cu_num_logits, rows)
+        row = torch.arange(rows, device=request.device)
+        offset = row - first[request]
+        ids = pad(drafts.draft_token_ids.to(torch.int64), (0, 1), value=NO_DRAFT)
+        column = (offset if ids.dim() == 2 else row - request).clamp(max=ids.shape[-1] - 1)
+        draft_ids = ids[request, column] if ids.dim() == 2 else ids[column]
+        return cls(
+            request=request,
+            offset=offset,
+            drafted=torch.where(offset < num_drafts[request], draft_ids, NO_DRAFT),
+            first=first,
+            num_drafts=num_drafts,
+            steps=torch.arange(drafts.max_drafts + 1, device=request.device),
+        )
+
+    def by_step(self, values: Tensor) -> Tensor:
+        """Rearrange ``values`` [L, ...] by request and step: [B, K + 1, ...]. After a request's own rows come any."""
+        rows = (self.first.unsqueeze(-1) + self.steps).clamp(max=max(len(values) - 1, 0))
+        return values[rows]
+
+    def up_to(self, count: Tensor) -> Tensor:
+        """Return [B, K + 1] bool: True in the first ``count`` [B] steps of each request."""
+        return self.steps < count.unsqueeze(-1)
+
+
+def num_accepted(chain: Chain, accepted: Tensor) -> Tensor:
+    """Count the accepted drafts of each request up to its first rejection; ``accepted`` is [L] bool: [B] int64."""
+    return (chain.by_step(accepted) & chain.up_to(chain.num_drafts)).cumprod(-1).sum(-1)
+
+
+# A distribution is read at a token in each row, and made in full only for the rows that draw from a residual.
+
+
+class Distribution(Protocol):
+    """Probabilities of V tokens in each of some rows, in the widest float."""
+
+    @property
+    def valid(self) -> Tensor:
+        """Return the valid rows, as in ``SamplerOutput``: [rows] bool."""
+        ...
+
+    def probs_at(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """Return the probability of the token ``ids[i]`` in the row ``rows[i]``: [n] from two [n] int64."""
+        ...
+
+    def probs(self, rows: Tensor) -> Tensor:
+        """Return the probabilities of all tokens in the rows ``rows`` [n] int64: [n, V]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessedLogits:
+    """The distribution of ``sample``: logits after temperature and filters. Not for greedy rows."""
+
+    logits: Tensor
+    stats: RowStats
+    params: RowParameters
+
+    @property
+    def valid(self) -> Tensor:
+        """Return the rows without NaN and with a value above -inf."""
+        return self.stats.valid.squeeze(-1)
+
+    def probs_at(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """Compute the probability of a token in each row."""
+        ids = ids.unsqueeze(-1)
+        return self._probs(rows, ids, self.logits[rows.unsqueeze(-1), ids]).squeeze(-1)
+
+    def probs(self, rows: Tensor) -> Tensor:
+        """Compute the probabilities of all tokens."""
+        ids = torch.arange(self.logits.shape[-1], device=rows.device)
+        return self._probs(rows, ids, self.logits[rows])
+
+    def _probs(self, rows: Tensor, ids: Tensor, logits: Tensor) -> Tensor:
+        stats, inverse_temperature = self.stats.chunk(rows), self.params.chunk(rows).inverse_temperature
+        x = clean(logits, finite=stats.finite)
+        y = scale(x, stats.peak, inverse_temperature, finite=stats.finite)
+        weight = y.masked_fill_(stats.drops(x), -INF).exp_()
+        probs = weight / stats.tile_weights.sum(-1, keepdim=True)
+        is_token_0 = (ids == 0).to(probs.dtype)  # a row of -inf throughout draws token 0
+        return torch.where(stats.max > -INF, probs, is_token_0)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftProbs:
+    """The caller's probabilities, with 0 for NaN, negative and infinite entries."""
+
+    values: Tensor
+
+    @property
+    def valid(self) -> Tensor:
+        """Return the rows of finite entries, without a negative and with a positive entry."""
+        largest = self.values.amax(-1)  # NaN where the row has one
+        return (self.values.amin(-1) >= 0) & (largest > 0) & (largest < INF)
+
+    def probs_at(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """Look up the probability of a token in each row."""
+        return _clean_probs(self.values[rows, ids])
+
+    def probs(self, rows: Tensor) -> Tensor:
+        """Look up the probabilities of all tokens."""
+        return _clean_probs(self.values[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenDrafts:
+    """Drafts chosen without a draw: a row has all its probability on its draft."""
+
+    ids: Tensor
+    """[rows] int64."""
+    vocab_size: int
+
+    @property
+    def valid(self) -> Tensor:
+        """Return True in every row."""
+        return torch.ones_like(self.ids, dtype=torch.bool)
+
+    def probs_at(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """Return 1 for the chosen token, else 0."""
+        return (self.ids[rows] == ids).to(widest_float(ids.device))
+
+    def probs(self, rows: Tensor) -> Tensor:
+        """Return 1 for the chosen token of each row, else 0."""
+        tokens = torch.arange(self.vocab_size, device=rows.device)
+        return (tokens == self.ids[rows].unsqueeze(-1)).to(widest_float(rows.device))
+
+
+def _clean_probs(probs: Tensor) -> Tensor:
+    return probs.to(widest_float(probs.device)).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp_(min=0.0)
