@@ -93,22 +93,18 @@ def compile_library(
     machine = machine_of(compiler)
     flags = [*FLAGS, *(flags or []), *(["-DTOKENDRAW_ONLY_BASELINE"] if only_baseline else [])]
     with tempfile.TemporaryDirectory() as folder:
+        kernel = ROOT / "cpp" / "kernel.cpp"
         jobs = [
-            (
-                ROOT / "cpp" / "kernel.cpp",
-                Path(folder, f"{target}.o"),
-                [f"-DTOKENDRAW_TARGET={target}", *extra],
-            )
+            (kernel, Path(folder, f"{target}.o"), [f"-DTOKENDRAW_TARGET={target}", *extra])
             for target, extra in TARGET_FLAGS[machine].items()
             if target == "baseline" or not only_baseline
         ]
         jobs += [(ROOT / "cpp" / f"{name}.cpp", Path(folder, f"{name}.o"), []) for name in ("api", "threads")]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(
-                pool.map(
-                    lambda job: _run([*compiler, *flags, *job[2], "-c", str(job[0]), "-o", str(job[1])]), jobs
-                )
-            )
+            commands = [
+                [*compiler, *flags, *extra, "-c", str(source), "-o", str(o)] for source, o, extra in jobs
+            ]
+            list(pool.map(_run, commands))
         linked = Path(folder, output.name)
         _run([*compiler, *flags, "-shared", *(str(job[1]) for job in jobs), "-o", str(linked)])
         # Replaced whole: a process that has the previous one loaded keeps it.
@@ -128,9 +124,8 @@ def _run(command: list[str]) -> str:
         ) from error
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        reason = next(
-            (line for line in lines if "error" in line), lines[-1] if lines else f"status {done.returncode}"
-        )
+        last = lines[-1] if lines else f"status {done.returncode}"
+        reason = next((line for line in lines if "error" in line), last)
         raise CompilerError(f"tokendraw-cpu does not compile with {shlex.join(command[:1])}: {reason}")
     return done.stdout
 
@@ -151,9 +146,8 @@ class CompileHook(BuildHookInterface):  # type: ignore[misc,valid-type]
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("output", nargs="?", type=Path, default=LIBRARY)
     parser.add_argument("--flags", type=shlex.split, default=[], help="flags behind those of the release")
     parser.add_argument("--only-baseline", action="store_true", help="no instruction set but the plain one")

@@ -39,11 +39,8 @@ def lazy_names(
         if name not in homes():
             raise AttributeError(f"module {face!r} has no attribute {name!r}")
         try:
-            module = importlib.import_module(homes()[name])
+            module = _imported(homes()[name])
         except ModuleNotFoundError as error:
-            package = homes()[name].partition(".")[0]
-            if error.name == package:
-                raise _not_installed(package) from None
             if error.name != "torch":
                 raise
             from tokendraw._torch.importing import absence
@@ -75,41 +72,34 @@ def moved(old: str, new: str) -> ImportError:
     """Word the error about a name that another distribution has now. Goes with the release after 0.1."""
     from tokendraw.errors import how_to_install
 
-    distribution = new.partition(".")[0].replace("_", "-")
-    return ImportError(
-        f"{old!r} is {new} now, of the distribution {distribution}; to have it, run "
-        f"{how_to_install(distribution)}.",
-        name=old,
-    )
+    owner = new.partition(".")[0].replace("_", "-")
+    text = f"{old!r} is {new} now, of the distribution {owner}; to have it, run {how_to_install(owner)}."
+    return ImportError(text, name=old)
 
 
 def names_of(face: str, package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Build ``__getattr__`` and ``__dir__`` of a module with the public names of a package in another distribution."""
 
-    def load() -> ModuleType:
-        try:
-            return importlib.import_module(package)
-        except ModuleNotFoundError as error:
-            if error.name != package:
-                raise
-            raise _not_installed(package) from None
-
     def get(name: str) -> Any:
         is_asked_by_python = name.startswith("__") and name != "__all__"
-        module = None if is_asked_by_python else load()
+        module = None if is_asked_by_python else _imported(package)
         if module is None or name not in ("__all__", *module.__all__):
             raise AttributeError(f"module {face!r} has no attribute {name!r}")
         return getattr(module, name)
 
-    return get, lambda: list(load().__all__)
+    return get, lambda: list(_imported(package).__all__)
 
 
-def _not_installed(package: str) -> ImportError:
+def _imported(module: str) -> ModuleType:
+    """Import a module; where its distribution is not installed, an ImportError says how to install that."""
     from tokendraw.errors import how_to_install
 
-    distribution = package.replace("_", "-")
-    return ImportError(
-        f"{package!r} needs the distribution {distribution}, which is not installed; run "
-        f"{how_to_install(distribution)}.",
-        name=package,
-    )
+    package = module.partition(".")[0]
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+    name = package.replace("_", "-")
+    need = f"{package!r} needs the distribution {name}, which is not installed; run {how_to_install(name)}."
+    raise ImportError(need, name=package)

@@ -151,9 +151,8 @@ def choose_once(choose: Callable[[], Chosen], group: ProcessGroup | None) -> Cho
     if error is not None:
         raise error
     if reason is not None:
-        raise SamplerUnavailableError(
-            f"The first of {dist.get_world_size(group)} ranks failed to choose: {reason}"
-        )
+        ranks = dist.get_world_size(group)
+        raise SamplerUnavailableError(f"The first of {ranks} ranks failed to choose: {reason}")
     return chosen  # type: ignore[return-value]  # with a reason alone it is None
 
 

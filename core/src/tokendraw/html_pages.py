@@ -74,17 +74,15 @@ def draw_chart(points: Sequence[Mapping[str, Any]], *, x: str, y: str) -> dict[s
         is_far = min(values) > 0 and max(values) >= 4 * min(values)
         return alt.Scale(type="log", nice=False) if is_far else alt.Scale(zero=False)
 
-    base = alt.Chart(alt.InlineData(values=list(points))).encode(
-        color=alt.Color("series:N", title=None, sort=None)
-    )
+    color = alt.Color("series:N", title=None, sort=None)
+    base = alt.Chart(alt.InlineData(values=list(points))).encode(color=color)
     if any(isinstance(point["x"], str) for point in points):
         words = alt.Y("x:N", title=None, sort=None, axis=alt.Axis(labelLimit=300))
         drawn = base.mark_bar(tooltip=True).encode(x=alt.X("y:Q", title=y), y=words, yOffset="series:N")
     else:
         across, up = alt.X("x:Q", title=x, scale=scale("x")), alt.Y("y:Q", title=y, scale=scale("y"))
-        drawn = (
-            base.mark_line(point=True, tooltip=True).encode(x=across, y=up).properties(width=300, height=200)
-        )
+        drawn = base.mark_line(point=True, tooltip=True).encode(x=across, y=up)
+        drawn = drawn.properties(width=300, height=200)
         panels = list(dict.fromkeys(point["panel"] for point in points))
         drawn = drawn.facet(facet=alt.Facet("panel:N", title=None, sort=panels), columns=3)
     return dict(drawn.to_dict())

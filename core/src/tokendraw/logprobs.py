@@ -45,9 +45,8 @@ class RowMasses(NamedTuple):
 
     def chunk(self, rows: slice) -> RowMasses:
         """Return the values of some of the rows."""
-        return self._replace(
-            **{name: column[rows] for name, column in self._asdict().items() if column is not None}
-        )
+        columns = {name: column for name, column in self._asdict().items() if column is not None}
+        return self._replace(**{name: column[rows] for name, column in columns.items()})
 
     def keeps(self, x: Tensor) -> Tensor:
         """Return the tokens of [rows, n] logits that the filters keep."""

@@ -59,11 +59,8 @@ class LogprobsTensors:
     def cpu(self) -> LogprobsTensors:
         """Copy each tensor to the host, once; this waits for the device."""
         others = (self.ranks, self.given_token_ids, self.given_logprobs)
-        return LogprobsTensors(
-            self.token_ids.cpu(),
-            self.logprobs.cpu(),
-            *(None if tensor is None else tensor.cpu() for tensor in others),
-        )
+        copies = (None if tensor is None else tensor.cpu() for tensor in others)
+        return LogprobsTensors(self.token_ids.cpu(), self.logprobs.cpu(), *copies)
 
     def row(self, index: int, step: int | None = None) -> list[TokenLogprob]:
         """List the logprobs requested for a row: the drawn token, the best tokens, the given ones; without padding.
@@ -81,12 +78,9 @@ class LogprobsTensors:
             )
         has_steps = self.token_ids.dim() == 3
         if has_steps != (step is not None):
-            needed = (
-                "needs a step, since these logprobs are of a verification" if has_steps else "needs no step"
-            )
-            raise InvalidInputError(
-                f"'row' {needed}, found {step}. Call row({'i, step' if has_steps else 'i'})."
-            )
+            words = "a step, since these logprobs are of a verification" if has_steps else "no step"
+            call = "i, step" if has_steps else "i"
+            raise InvalidInputError(f"'row' needs {words}, found {step}. Call row({call}).")
         entry = index if step is None else (index, step)
         ids, values = self.token_ids[entry].tolist(), self.logprobs[entry].tolist()
         ranks = [None if self.ranks is None else int(self.ranks[entry]), *range(1, len(ids))]
@@ -94,9 +88,8 @@ class LogprobsTensors:
             given_ids = self.given_token_ids[entry].tolist()
             ids, values = ids + given_ids, values + self.given_logprobs[entry].tolist()
             ranks += [None] * len(given_ids)
-        return [
-            TokenLogprob(*token) for token in zip(ids, values, ranks, strict=True) if token[0] != PAD_TOKEN_ID
-        ]
+        tokens = map(TokenLogprob, ids, values, ranks)
+        return [token for token in tokens if token.token_id != PAD_TOKEN_ID]
 
 
 @dataclass(frozen=True, slots=True)

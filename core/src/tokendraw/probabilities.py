@@ -62,9 +62,8 @@ class Filters(PerRow):
         temperature, columns = metadata.per_row("temperature"), filter_columns(metadata)
         top_k, top_p, min_p = columns["top_k"], columns["top_p"], columns["min_p"]
         if temperature is not None:
-            temperature = (
-                temperature.nan_to_num(nan=0.0).clamp(_LEAST_TEMPERATURE, 1 / _LEAST_TEMPERATURE).float()
-            )
+            temperature = temperature.nan_to_num(nan=0.0)
+            temperature = temperature.clamp(_LEAST_TEMPERATURE, 1 / _LEAST_TEMPERATURE).float()
         if top_k is not None:
             top_k = torch.where((top_k <= 0) | (top_k > vocab_size), vocab_size, top_k).int()
         if top_p is not None:

@@ -66,10 +66,8 @@ def discover(
 @untraced
 def discover_all() -> dict[str, tuple[Candidate, ...]]:
     discovery = gather(machine.detect_host(), _settings.read_settings().choice())
-    return {
-        about.name: discovery.candidates(about, about.need())
-        for about in map(_registry.find_operation, _registry.operation_names())
-    }
+    records = map(_registry.find_operation, _registry.operation_names())
+    return {about.name: discovery.candidates(about, about.need()) for about in records}
 
 
 @untraced
@@ -210,9 +208,8 @@ def load_sampler(
         )
     others = [record for record in map(_registry.find_operation, operations) if record is not sample]
     settings = _settings.read_settings()
-    negotiator, discovery = open_negotiator(
-        settings, settings.choice(sampler), device, need, companions=companion
-    )
+    choice = settings.choice(sampler)
+    negotiator, discovery = open_negotiator(settings, choice, device, need, companions=companion)
     from tokendraw.operations.row_methods import Sampler
 
     for record in others:
@@ -236,9 +233,8 @@ def check_name(argument: str, plugin: object) -> None:
                     "Pass 'choices' of a loaded sampler."
                 )
     elif plugin is not None and not isinstance(plugin, str):
-        raise TypeError(
-            f"'{argument}' needs a plugin's name or None, found {type(plugin).__name__}. Pass a str."
-        )
+        found = type(plugin).__name__
+        raise TypeError(f"'{argument}' needs a plugin's name or None, found {found}. Pass a str.")
 
 
 def open_negotiator(

@@ -132,10 +132,9 @@ class RowParameters(PerRow):
 
 def _clamped_filters(metadata: SamplingMetadata, device: torch.device) -> dict[str, Any]:
     dtypes = field_dtypes(device.type)
-    columns = {
-        name: None if column is None else column.to(dtypes[name]).unsqueeze(-1)
-        for name, column in filter_columns(metadata).items()
-    }
+    columns = filter_columns(metadata)
+    for name, column in columns.items():
+        columns[name] = None if column is None else column.to(dtypes[name]).unsqueeze(-1)
     for name in ("top_p", "typical_p"):
         if (column := columns[name]) is not None:
             columns[name] = column.nan_to_num(nan=1.0)

@@ -45,9 +45,8 @@ def require_torch(who: str = "A sampler") -> ModuleType:
 def absence(who: str) -> str:
     """Word the error for a torch that is not installed."""
     has_native = any(importlib_metadata.Distribution.discover(name="tokendraw-native"))
-    return (
-        f"{who} needs torch, found it not installed; run {'`pip install torch`' if has_native else NATIVE}."
-    )
+    command = "`pip install torch`" if has_native else NATIVE
+    return f"{who} needs torch, found it not installed; run {command}."
 
 
 def damage(who: str, what: str) -> str:

@@ -138,9 +138,7 @@ def uploaded(columns: Mapping[str, Column], device: torch.device) -> dict[str, T
     padded = [(size, end - start - size) for start, size, end in zip(starts, sizes, ends, strict=True)]
     # The pieces of split count their changes together: a new position would look like one of the temperature.
     pieces = torch.unsafe_split_with_sizes(on_device, [*chain.from_iterable(padded)])[::2]
-    return {
-        name: piece.view(dtype) for (name, (_, dtype)), piece in zip(columns.items(), pieces, strict=True)
-    }
+    return {name: part.view(dtype) for (name, (_, dtype)), part in zip(columns.items(), pieces, strict=True)}
 
 
 def device_of(device: Any) -> torch.device:
@@ -229,13 +227,12 @@ def misfit(
     name: str, found: object, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> str | None:
     """Compare a tensor of an output with the required form."""
-    if not isinstance(found, Tensor):
-        return f"{name} {list(shape)} {dtype} on {device}, found {type(found).__name__}"
-    if found.shape == shape and found.dtype is dtype and found.device == device:
+    if isinstance(found, Tensor) and found.shape == shape and found.dtype is dtype and found.device == device:
         return None
-    return (
-        f"{name} {list(shape)} {dtype} on {device}, found {list(found.shape)} {found.dtype} on {found.device}"
-    )
+    needed = f"{name} {list(shape)} {dtype} on {device}"
+    if not isinstance(found, Tensor):
+        return f"{needed}, found {type(found).__name__}"
+    return f"{needed}, found {list(found.shape)} {found.dtype} on {found.device}"
 
 
 def first_of(wrong: Tensor) -> list[list[int]]:

@@ -41,10 +41,8 @@ class Rule:
 
 def at_least(least: int) -> Rule:
     def fits(value: Any) -> bool:
-        is_integer = type(value) is int or (
-            isinstance(value, numbers.Integral) and not isinstance(value, bool)
-        )
-        return is_integer and value >= least
+        is_whole = type(value) is int or (isinstance(value, numbers.Integral) and not isinstance(value, bool))
+        return is_whole and value >= least
 
     return Rule((f"an integer >= {least}",), fits)
 
@@ -101,9 +99,8 @@ def read_field(record: type, name: str, text: str) -> Any:
 
 def _misfit(record: type, name: str, rule: Rule, value: object, mend: str) -> InvalidParameterError:
     needed, advice = one_of(rule.needed), _advice(rule, value) or mend
-    return InvalidParameterError(
-        f"'{name}' of {record.__name__} needs {needed}, found {format_value(value)}. {advice}"
-    )
+    found = format_value(value)
+    return InvalidParameterError(f"'{name}' of {record.__name__} needs {needed}, found {found}. {advice}")
 
 
 def rule_of(hint: Any) -> Rule:
@@ -578,8 +575,5 @@ class Operation:
 
     def _open(self, capabilities: Any, need: Any) -> list[Requirement]:
         """List the unmet requirements of a backend, as far as the need allows such calls."""
-        return [
-            each
-            for each in self.requirements
-            if not each.is_supported(capabilities, need) and not each.is_settled(need)
-        ]
+        possible = (each for each in self.requirements if not each.is_settled(need))
+        return [each for each in possible if not each.is_supported(capabilities, need)]

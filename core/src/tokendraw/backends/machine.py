@@ -186,7 +186,6 @@ def _gpu_by_driver(index: int | None) -> Host:
 
 
 def _integer(driver: Any, function: str, *arguments: int) -> int:
-    """Call a function with an ``int *`` as first parameter, and return the integer."""
     value = ctypes.c_int()
     _check(function, getattr(driver, function)(ctypes.byref(value), *arguments))
     return value.value

@@ -104,9 +104,8 @@ class Call(ABC):
 def check_type(name: str, value: object, needed: type, mend: str) -> None:
     """Refuse an argument that is no object of one of tokendraw's public classes."""
     if not isinstance(value, needed):
-        raise InvalidInputError(
-            f"'{name}' needs a tokendraw.{needed.__name__}, found {type_name(value)}. {mend}"
-        )
+        found = type_name(value)
+        raise InvalidInputError(f"'{name}' needs a tokendraw.{needed.__name__}, found {found}. {mend}")
 
 
 def wrong_object(output: object, needed: object, name: str) -> str | None:

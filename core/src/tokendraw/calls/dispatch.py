@@ -119,7 +119,6 @@ def _run(negotiator: Negotiator, backend: LoadedBackend, call: Call, check: Outp
 def _check_unmodified(
     backend: LoadedBackend, before: Mapping[str, tuple[Tensor, Tensor]], error: BaseException | None = None
 ) -> None:
-    """Compare the tensors of a call with their copies, bit by bit."""
     for name, (tensor, copy) in before.items():
         bits = _BITS[tensor.element_size()]
         changed = tensor.view(bits) != copy.view(bits)
@@ -160,7 +159,13 @@ def _run_first(
     """Run a call on a backend, with copies of the tensors in the first call of a signature."""
     signature = call.signature() if selection.can_fall_back and call.may_fall_back else None
     is_first = signature is not None and backend.is_new(signature)
-    attempt = copied(call) if is_first and not is_copy else call
+    attempt = call
+    if is_first and not is_copy and not is_capturing():
+        try:
+            attempt = call.copied()
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
     check = attempt.output_check(negotiator.need)
     try:
         output = _run(negotiator, backend, attempt, check)
@@ -187,11 +192,10 @@ def _fall_back(
             raise failure.visible_error
         rejections, selection = negotiator.rejections, negotiator.select(operation)
         while True:
+            last = failures[-1]
             try:
-                if failures[-1].backend in selection.backends:
-                    selection, rejections = successor_of(
-                        operation, negotiator, rejections, failures[-1], call
-                    )
+                if last.backend in selection.backends:
+                    selection, rejections = successor_of(operation, negotiator, rejections, last, call)
                 output = _serve(negotiator, selection, call)
                 break
             except CallFailedError as another:
@@ -203,9 +207,11 @@ def _fall_back(
                 raise unavailable from failure.error
             last = failures[-1]
             if unavailable is not None or not (last.is_verdict and last.had_copies):
-                raise failed_by_all(failures)
+                found = (f"{f.backend.name!r} failed on this batch too: {f.reason}" for f in failures[1:])
+                words = f"{'; '.join(found)}. So nobody is replaced. Check what the call was given."
+                raise _noted(failure.visible_error, words)
         successor = serving_backend(selection, call).name
-        warn_of(failures, selection, successor, strict=negotiator.strict, debug=negotiator.debug)
+        warn_of_failures(failures, selection, successor, strict=negotiator.strict, debug=negotiator.debug)
         negotiator.adopt(rejections)
         negotiator.selections[operation.name] = selection
     return output
@@ -330,18 +336,6 @@ class CallFailedError(Exception):
         return not (is_mistake or is_out_of_memory(self.error))
 
 
-def copied(call: Call) -> Call:
-    """Copy the first call of a signature; return the call itself during a capture, or if memory is short."""
-    if is_capturing():
-        return call
-    try:
-        return call.copied()
-    except RuntimeError as error:
-        if is_out_of_memory(error):
-            return call
-        raise
-
-
 def refusal_of(failure: CallFailedError, selection: Selection, call: Call) -> BaseException | None:
     """Return the error to raise at once; None if another backend may serve the call."""
     if not failure.is_verdict or is_capturing():
@@ -365,16 +359,6 @@ def refusal_of(failure: CallFailedError, selection: Selection, call: Call) -> Ba
     return None
 
 
-def failed_by_all(failures: Sequence[CallFailedError]) -> BaseException:
-    """Return the first error of a call after failures of all backends."""
-    first, *others = failures
-    return _noted(
-        first.visible_error,
-        "; ".join(f"{other.backend.name!r} failed on this batch too: {other.reason}" for other in others)
-        + ". So nobody is replaced. Check what the call was given.",
-    )
-
-
 def successor_of(
     operation: Operation, negotiator: Negotiator, rejections: Rejections, failure: CallFailedError, call: Call
 ) -> tuple[Selection, Rejections]:
@@ -392,7 +376,7 @@ def successor_of(
     )
 
 
-def warn_of(
+def warn_of_failures(
     failures: Sequence[CallFailedError], selection: Selection, successor: str, *, strict: bool, debug: bool
 ) -> None:
     """Warn once a process of each failed backend, and of the successor's untested versions; raise if strict."""

@@ -109,12 +109,9 @@ class Negotiator:
         candidates, choice = discovery.candidates(operation, self.need), discovery.choice
 
         def resolve(*, companions: bool) -> Resolution:
-            judged = [
-                replace(c, rejection=_rejection(rejections, operation.name, c.name)) for c in candidates
-            ]
-            return decide(
-                judged, discovery.host, self.need, choice, operation=operation, companions=companions
-            )
+            name, host = operation.name, discovery.host
+            judged = [replace(c, rejection=_rejection(rejections, name, c.name)) for c in candidates]
+            return decide(judged, host, self.need, choice, operation=operation, companions=companions)
 
         failures: dict[str, PluginError] = {}
         while True:
@@ -122,9 +119,8 @@ class Negotiator:
                 resolution = resolve(companions=self.companions)
             except SamplerUnavailableError as error:
                 raise error from failures.get(choice.sampler or "")
-            missing = next(
-                (name for name in resolution.names if (operation.name, name) not in self._backends), None
-            )
+            unbuilt = (name for name in resolution.names if (operation.name, name) not in self._backends)
+            missing = next(unbuilt, None)
             if missing is None:
                 break
             try:
@@ -163,7 +159,6 @@ class Negotiator:
             return {name: selection.resolution.names for name, selection in self.selections.items()}
 
     def count(self, name: str, rows: int) -> None:
-        """Count rows served by a backend. Any thread may call this."""
         if rows:
             with self._rows_lock:
                 self._rows[name] = self._rows.get(name, 0) + rows

@@ -251,7 +251,6 @@ class RowSplit:
         companion: Any,
         unsupported: Sequence[tuple[Requirement, ...]],
     ) -> Self:
-        """Divide the rows of a call between the chosen sampler and a companion."""
         of_row, widest = kinds.slot_of_row or range(kinds.num_rows), call.facts.max_logprobs
         leaves = [reason is not None for reason in reasons]
         rows = [row for row, slot in enumerate(of_row) if leaves[kinds.of_slot[slot]]]

@@ -73,7 +73,11 @@ class RowCall(Call):
                 raise InvalidInputError(
                     f"'token_ids' needs as many ids as 'logits' has rows, {rows}, found {ids.shape[0]}."
                 )
-        check_batch("logits", self.logits, self.metadata, need)
+        check_metadata("logits", self.logits, self.metadata, need)
+        if self.metadata.num_rows not in (None, rows):
+            raise InvalidInputError(
+                f"'metadata' needs as many rows as 'logits', {rows}, found {self.metadata.num_rows}."
+            )
 
     def check_values(self) -> None:
         self.metadata.check_values()
@@ -153,9 +157,8 @@ class RowCall(Call):
         ids, found = self.token_ids.to(torch.int64), output.logprobs.token_ids[:, 0]
         expected = torch.where((ids >= 0) & (ids < self.vocab_size), ids, PAD_TOKEN_ID)
         for (row,) in first_of(found != expected):
-            return (
-                f"logprobs.token_ids of row {row} to begin with {int(expected[row])}, found {int(found[row])}"
-            )
+            needed = f"logprobs.token_ids of row {row} to begin with {int(expected[row])}"
+            return f"{needed}, found {int(found[row])}"
         return None
 
     def signature(self) -> Hashable:
@@ -235,7 +238,6 @@ class OutputForm(NamedTuple):
 
 
 def check_logits(name: str, logits: Tensor, device: torch.device, *, built: str = "sampler") -> None:
-    """Refuse anything but a batch of logits on a sampler's device."""
     if not is_plain(logits):
         check_plain(name, logits, f"Pass torch.as_tensor({name}), of shape [B, V].")
     if logits.dim() != 2 or logits.shape[1] < 1:
@@ -262,15 +264,6 @@ def has_form(logits: object, form: LogitsForm) -> bool:
     )
 
 
-def check_batch(name: str, logits: Tensor, metadata: SamplingMetadata, need: Need) -> None:
-    check_metadata(name, logits, metadata, need)
-    rows = metadata.num_rows
-    if rows is not None and rows != logits.shape[0]:
-        raise InvalidInputError(
-            f"'metadata' needs as many rows as '{name}', {logits.shape[0]}, found {rows}."
-        )
-
-
 def check_metadata(name: str, logits: Tensor, metadata: SamplingMetadata, need: Need) -> None:
     """Refuse anything but metadata on the device of the logits, of any number of rows."""
     mend = "Pass SamplingMetadata.from_params(params, device=...)."
@@ -284,13 +277,14 @@ def check_metadata(name: str, logits: Tensor, metadata: SamplingMetadata, need: 
     if device is not None and device != logits.device:
         mend = "Pass device= to SamplingMetadata.from_params."
         check_device_of("metadata", device, f"'{name}'", logits.device, mend)
-    given_id, size = metadata.facts.max_logprob_token_id, logits.shape[1]
+    given_id, size, ids = metadata.facts.max_logprob_token_id, logits.shape[1], metadata.logprob_token_ids
     if given_id is not None and given_id >= size:
-        raise InvalidParameterError(
-            f"'logprob_token_ids'{_slot_with(given_id, metadata)} needs token ids in [0, {size}), found {given_id}. "
-            "Ask for ids of the vocabulary."
-        )
-    ids = metadata.logprob_token_ids
+        slots: list[int] = []
+        if ids is not None and not is_capturing():
+            slots = (ids == given_id).any(-1).nonzero().flatten().tolist()
+        owner = of_row(slots[0]) if slots else ""
+        needed = f"token ids in [0, {size}), found {given_id}. Ask for ids of the vocabulary."
+        raise InvalidParameterError(f"'logprob_token_ids'{owner} needs {needed}")
     if given_id is not None and ids is not None and ids.shape[1] > size:
         raise InvalidParameterError(
             f"'logprob_token_ids' needs at most {size} ids of a vocabulary of {size}, found {ids.shape[1]}. "
@@ -298,15 +292,6 @@ def check_metadata(name: str, logits: Tensor, metadata: SamplingMetadata, need: 
         )
     if need.max_logprobs is not None:
         check_logprobs(metadata.facts.max_logprobs, size, need.max_logprobs)
-
-
-def _slot_with(given_id: int, metadata: SamplingMetadata) -> str:
-    """Write which slot holds an id, for a message; nothing if its tensor cannot be read now."""
-    ids = metadata.logprob_token_ids
-    if ids is None or is_capturing():
-        return ""
-    slots: list[int] = (ids == given_id).any(-1).nonzero().flatten().tolist()
-    return of_row(slots[0]) if slots else ""
 
 
 # Proofs.

@@ -54,7 +54,6 @@ class InstalledCommand(Extension):
 
     @property
     def owner(self) -> str:
-        """Distribution and version, as ``acme-tools 1.0``."""
         return f"{self.distribution} {self.version}".strip()
 
     @property

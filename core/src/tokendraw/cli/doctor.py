@@ -44,7 +44,6 @@ from tokendraw.backends.resolution.candidate import (
     Candidate,
     Choice,
     State,
-    author_of,
     conflicts,
 )
 from tokendraw.backends.resolution.decide import disable_setting, using
@@ -313,9 +312,8 @@ def report_builds(*names: str) -> None:
             write(plugin=plugin)
 
         try:
-            negotiator, discovery = open_negotiator(
-                settings, choice, None, operation.need(), before_build=note
-            )
+            need = operation.need()
+            negotiator, discovery = open_negotiator(settings, choice, None, need, before_build=note)
             with terminal.logged_by(log):  # failures to load a plugin are the command's own to show
                 selection, _ = negotiator.settle(operation, negotiator.rejections, discovery)
             resolution = selection.resolution
@@ -396,7 +394,8 @@ def _of_builds(candidate: Candidate, builds: Mapping[str, JsonObject], choice: C
         if candidate.info is not None and (reason := outcome["rejections"].get(candidate.name)):
             names_of.setdefault((reason, outcome["culprit"] == candidate.name), []).append(operation)
     for (reason, has_ended), names in names_of.items():
-        advice = _install(reason) or f"Mend that, or report it to {author_of(candidate.name)}."
+        author = "tokendraw's maintainers" if candidate.name in FIRST_PARTY else "its author"
+        advice = _install(reason) or f"Mend that, or report it to {author}."
         if has_ended:
             advice = "No other sampler takes over from it."
         problem = f"'{candidate.name}' cannot be built for {all_of(names)}: {reason}. {advice}"

@@ -161,26 +161,18 @@ class LogitsFile(NamedTuple):
     """Dtype in the file by its torch name. ``logits`` has the same, but float32 in place of float64."""
 
 
-def _check_ending(path: Path) -> None:
-    ending = path.suffix.lower()
-    if not path.is_file():
-        content = (
-            "a directory" if path.is_dir() else "nothing there" if not path.exists() else "something else"
-        )
-        raise LogitsFileError(f"'{path}' needs to be a file, found {content}. Check the path.")
-    if ending not in ENDINGS:
-        content = f"the ending '{path.suffix}'" if ending else "no ending"
-        raise LogitsFileError(f"'{path}' needs the ending {one_of(ENDINGS)}, found {content}. Convert it.")
-
-
 def read_logits(path: Path, tensor: str | None = None) -> LogitsFile:
     """Read the logits in ``path``, a .npy or .safetensors file, or ``-`` for one on standard input."""
-    is_pipe = path == Path("-")
-    if not is_pipe:
-        _check_ending(path)
+    is_pipe, ending = path == Path("-"), path.suffix.lower()
+    if not is_pipe and not path.is_file():
+        content = "a directory" if path.is_dir() else "something else" if path.exists() else "nothing there"
+        raise LogitsFileError(f"'{path}' needs to be a file, found {content}. Check the path.")
+    if not is_pipe and ending not in ENDINGS:
+        content = f"the ending '{path.suffix}'" if ending else "no ending"
+        raise LogitsFileError(f"'{path}' needs the ending {one_of(ENDINGS)}, found {content}. Convert it.")
     require_torch("Drawing")
     if not is_pipe:
-        return _read(str(path), path, path.suffix.lower(), tensor)
+        return _read(str(path), path, ending, tensor)
     if sys.stdin is None or sys.stdin.isatty():
         raise LogitsFileError(
             "'standard input' needs logits, found no file behind it. Redirect or pipe one into it."
@@ -262,9 +254,8 @@ def _rows(values: Tensor, tensor: str | None) -> LogitsFile:
     """Check shape and dtype, and lay out the rows; +inf wins every draw, so float64 has to fit float32."""
     shape, dtype = list(values.shape), str(values.dtype).removeprefix("torch.")
     if dtype not in (*INPUT_DTYPES, "float64"):
-        raise LogitsFileError(
-            f"needs {one_of(INPUT_DTYPES)} values, found {dtype}. Save the logits as one of these."
-        )
+        needed = one_of(INPUT_DTYPES)
+        raise LogitsFileError(f"needs {needed} values, found {dtype}. Save the logits as one of these.")
     if len(shape) not in (1, 2):
         raise LogitsFileError(
             f"needs shape [V] or [B, V], found rank {len(shape)}, shape {shape}. Save the rows to draw from."
@@ -388,15 +379,12 @@ def _drawn_rows(output: SamplerOutput) -> list[dict[str, Any]]:
     return rows
 
 
-_VALID = {True: "yes", False: "no", None: "-"}
-
-
 def _print_rows(rows: Sequence[Mapping[str, Any]], mode: str) -> None:
     header = ["row", "token", "valid"]
     header += [mode, "rank", "kept mass", "best"] if "logprob" in rows[0] else []
-    cells = []
+    cells, valid = [], {True: "yes", False: "no", None: "-"}
     for d in rows:
-        line = [str(d["row"]), str(d["token_id"]), _VALID[d["valid"]]]
+        line = [str(d["row"]), str(d["token_id"]), valid[d["valid"]]]
         if "logprob" in d:
             best = ", ".join(f"{entry['token_id']} ({entry['logprob']:.4f})" for entry in d["best"])
             line += [f"{d['logprob']:.4f}", str(d["rank"]), f"{math.exp(d['log_kept_mass']):.4f}", best]
@@ -484,9 +472,8 @@ class DemoModel:
                 break  # a longer history holds this one, so no text has it either
             total = followers.total()
             row *= _DISCOUNT * len(followers) / total
-            row[list(followers)] += (
-                torch.tensor([*followers.values()], dtype=torch.int64, device="cpu").double() - _DISCOUNT
-            ) / total
+            counts = torch.tensor([*followers.values()], dtype=torch.int64, device="cpu").double()
+            row[list(followers)] += (counts - _DISCOUNT) / total
         return row.log_().float()
 
 

@@ -470,11 +470,9 @@ def _who_serves(resolution: Resolution) -> _Rows:
     return rows
 
 
-def _explain(
-    decisions: Iterable[Decision], sections: Mapping[str, _Rows], in_force: Mapping[str, str]
-) -> None:
+def _explain(decisions: Iterable[Decision], sections: Mapping[str, _Rows], active: Mapping[str, str]) -> None:
     decided = [(decision.name, str(decision.state), decision.reason) for decision in decisions]
-    settings = [(f"{name} = {value}",) for name, value in in_force.items()] or [("none",)]
+    settings = [(f"{name} = {value}",) for name, value in active.items()] or [("none",)]
     for title, rows in {"decisions": decided, **sections, "settings": settings}.items():
         if rows:
             print_heading(title)

@@ -31,9 +31,8 @@ def all_of_options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
 
 def installed_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the name of an installed sampler without running its code."""
-    return [
-        name for name in dict.fromkeys(c.name for c in find_entry_points()) if name.startswith(incomplete)
-    ]
+    names = dict.fromkeys(candidate.name for candidate in find_entry_points())
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def removed_option(flag: str, instead: str) -> Callable[[_F], _F]:
@@ -43,9 +42,8 @@ def removed_option(flag: str, instead: str) -> Callable[[_F], _F]:
         if value:
             raise click.UsageError(f"'{flag}' was removed. {instead}.")
 
-    return click.option(
-        flag, flag_value=flag, is_flag=False, hidden=True, expose_value=False, callback=refuse
-    )
+    hidden: Any = {"hidden": True, "expose_value": False, "callback": refuse}
+    return click.option(flag, flag_value=flag, is_flag=False, **hidden)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")

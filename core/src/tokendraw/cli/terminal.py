@@ -76,9 +76,8 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, indent:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        box=None, show_header=any(header), header_style="bold", pad_edge=False, padding=(0, 2, 0, 0)
-    )
+    padding, has_header = (0, 2, 0, 0), any(header)
+    table = Table(box=None, show_header=has_header, header_style="bold", pad_edge=False, padding=padding)
     for column in header[:-1]:
         table.add_column(column, no_wrap=True)
     table.add_column(header[-1], overflow="fold")
@@ -284,8 +283,6 @@ class GuardedCommand(click.Command):
 
 
 class _NotUsable(click.ClickException):
-    """Error shown as its sentence alone."""
-
     exit_code = NOT_USABLE
 
     def show(self, file: IO[Any] | None = None) -> None:

@@ -75,9 +75,8 @@ class Process(Call):
         _check_device("row_index", row_index, self.logits)
         each, needed = ("row", self.num_rows) if drafts is None else ("request", drafts.num_requests)
         if row_index.shape[0] != needed:
-            raise InvalidInputError(
-                f"'row_index' needs one slot for each {each}, {needed}, found {row_index.shape[0]}."
-            )
+            found = row_index.shape[0]
+            raise InvalidInputError(f"'row_index' needs one slot for each {each}, {needed}, found {found}.")
         if row_index.is_cpu:
             self._check_range()
 
@@ -250,12 +249,10 @@ class LogitsProcessor(Provider):
             int64 or int32. Name those alone that come where kernels take long to compile.
         :param bitmask: whether bitmasks may come.
         """
-        batches = Batches(
-            self.device, vocab_size, dtypes=dtypes, batch_sizes=batch_sizes, row_stride=row_stride
-        )
-        indices = checked_choices(
-            "index_dtypes", index_dtypes, "dtypes of indices", (torch.int64, torch.int32)
-        )
+        sizes: dict[str, Any] = {"batch_sizes": batch_sizes, "row_stride": row_stride}
+        batches = Batches(self.device, vocab_size, dtypes=dtypes, **sizes)
+        permitted = torch.int64, torch.int32
+        indices = checked_choices("index_dtypes", index_dtypes, "dtypes of indices", permitted)
         most = 0 if max_drafts is None else checked_integer("max_drafts", max_drafts, 1)
         edited = partial(batches.edited, Process, RequestSlots, indices, most, bool(bitmask))
         return warm_up(self._negotiator, [(OPERATION, edited)], progress=progress)

@@ -35,7 +35,7 @@ from tokendraw.edits.tables import (
 )
 from tokendraw.errors import InvalidParameterError, type_name
 from tokendraw.parameters.batch_facts import BatchFacts, RowKind, row_kinds
-from tokendraw.parameters.fields import FILTER_PREFIX, each, integers
+from tokendraw.parameters.fields import FILTER_PREFIX, SLOT_FIELDS, each, integers
 from tokendraw.parameters.params import (
     EDITS,
     LARGEST_INT32,
@@ -114,9 +114,8 @@ def check_history(
     slot: int, prompt: Iterable[int] | Tensor, output: Iterable[int] | Tensor, sizes: SlotSizes
 ) -> TokenHistory:
     owner, most = f"slot {slot}", sizes.max_tokens
-    tokens = TokenHistory(
-        read_tokens("prompt_token_ids", prompt, owner), read_tokens("output_token_ids", output, owner)
-    )
+    before = read_tokens("prompt_token_ids", prompt, owner)
+    tokens = TokenHistory(before, read_tokens("output_token_ids", output, owner))
     if tokens.num_tokens > most:
         found = f"{tokens.prompt.shape[0]}"
         if tokens.output.shape[0]:
@@ -307,12 +306,7 @@ class SlotWriter:
         params = request.params
         values: dict[str, Any] = {
             **VALUES_AT_REST,
-            **params,
-            "seed": params["seed"] or 0,
-            "seeded": params["seed"] is not None,
-            "joint": params["filter_order"] == "joint",
-            "temperature_last": params["filter_order"] == "temperature_last",
-            "logprobs": params["logprobs"] or 0,
+            **{name: field.entries([params[field.source]])[0] for name, field in SLOT_FIELDS.items()},
             "num_tokens": tokens.num_tokens,
             "num_distinct": num_distinct,
             "limit": self._sizes.max_tokens,
@@ -375,9 +369,8 @@ class SlotWriter:
                 "thinking_start": array("i", edits.thinking_start),
                 "thinking_end": array("i", edits.thinking_end),
             }
-        pieces = {
-            name: torch.frombuffer(entries, dtype=torch.int32) for name, entries in lists.items() if entries
-        }
+        used = {name: entries for name, entries in lists.items() if entries}
+        pieces = {name: torch.frombuffer(entries, dtype=torch.int32) for name, entries in used.items()}
         if edits.allowed:
             pieces["allowed"] = _bit_mask(host_ids(edits.allowed), self._sizes.num_words)
         return pieces

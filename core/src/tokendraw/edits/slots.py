@@ -164,9 +164,8 @@ class RequestSlots:
         given = locals()
         self._sizes = check_sizes(*[given[name] for name in SlotSizes._fields])
         self._state = SlotTensors(self._sizes, device_of(device))
-        self._histories = Histories(
-            self._state.tokens, self._state.parameters.lengths, self._state.tables.counts
-        )
+        state = self._state
+        self._histories = Histories(state.tokens, state.parameters.lengths, state.tables.counts)
         self._writer = SlotWriter(self._sizes, self._state)
         self._population = Population()
         self._room = Room(self._sizes.max_tokens)

@@ -191,9 +191,8 @@ class SlotSizes(NamedTuple):
 def check_sizes(*sizes: int) -> SlotSizes:
     most = dict.fromkeys(("max_tokens", "max_bad_word_len", "max_thinking_ids"), _MAX_TOKENS)
     by_name = zip(SlotSizes._fields, sizes, strict=True)
-    found = SlotSizes(
-        *[integer(name, size, None, 1, most.get(name, LARGEST_INT32)) for name, size in by_name]
-    )
+    checked = [integer(name, size, None, 1, most.get(name, LARGEST_INT32)) for name, size in by_name]
+    found = SlotSizes(*checked)
     of_distinct_ids = ("max_bias", "max_stop_ids", "max_logprob_token_ids", "max_dry_breakers")
     return found._replace(**{name: min(getattr(found, name), found.vocab_size) for name in of_distinct_ids})
 

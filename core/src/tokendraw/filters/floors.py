@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -54,9 +54,8 @@ def filter_floors(
 def _floor_of(rule: Filter, moments: RowMoments, value: Tensor) -> Tensor:
     """Call a filter's code; refuse a change of its arguments, and anything but [rows] float32 on their device."""
     # Other filters, rows and calls read the same tensors. Those of torch.inference_mode count no changes.
-    given = {name: each for name in MOMENTS if (each := getattr(moments, name)) is not None} | {
-        "value": value
-    }
+    given: dict[str, Any] = {name: each for name in MOMENTS if (each := getattr(moments, name)) is not None}
+    given["value"] = value
     given = {name: each.clone() if each.is_inference() else each for name, each in given.items()}
     versions = {name: each._version for name, each in given.items() if not each.is_inference()}
     arguments = dict(given)

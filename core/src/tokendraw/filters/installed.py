@@ -135,9 +135,22 @@ def find_filter(name: str, owner: str = "") -> Filter:
     if rule is None and isinstance(name, str):
         _filters.cache_clear()  # it may have been installed meanwhile
         rule = _filters(*sources()).get(name)
-    if rule is None:
-        raise InvalidParameterError(_refusal(name, owner))
-    return rule
+    if rule is not None:
+        return rule
+    records = installed_filters()
+    for record in records:
+        if record.name == name and record.state is not State.AVAILABLE:
+            words = f"names {record.name!r}, which is {record.state}: {record.reason}. Leave it out."
+            raise InvalidParameterError(f"'filters'{owner} {words}")
+    names = [record.name for record in records if record.state is State.AVAILABLE]
+    hint = f"{nearest_or_all(name, names)}. Correct it."
+    if all(record.distribution != _OWN_DISTRIBUTION for record in records):
+        hint = (
+            "and no metadata of the distribution tokendraw, which declares its filters: a frozen program has to bundle "
+            "its dist-info."
+        )
+    words = f"'filters'{owner} needs names of installed filters, found {format_value(name)}, {hint}"
+    raise InvalidParameterError(words)
 
 
 def required_moments(names: Iterable[str]) -> tuple[Moment, ...]:
@@ -149,23 +162,6 @@ def required_moments(names: Iterable[str]) -> tuple[Moment, ...]:
 @functools.lru_cache(maxsize=4)
 def _filters(variables: object, path: object) -> dict[str, Filter]:
     return {record.name: rule for record, rule in _look() if rule is not None}
-
-
-def _refusal(name: object, owner: str) -> str:
-    records = installed_filters()
-    for record in records:
-        if record.name == name and record.state is not State.AVAILABLE:
-            return f"'filters'{owner} names {record.name!r}, which is {record.state}: {record.reason}. Leave it out."
-    if all(record.distribution != _OWN_DISTRIBUTION for record in records):
-        return (
-            f"'filters'{owner} needs names of installed filters, found {format_value(name)}, and no metadata of the "
-            "distribution tokendraw, which declares its filters: a frozen program has to bundle its dist-info."
-        )
-    names = [record.name for record in records if record.state is State.AVAILABLE]
-    hint = nearest_or_all(name, names)
-    return (
-        f"'filters'{owner} needs names of installed filters, found {format_value(name)}, {hint}. Correct it."
-    )
 
 
 def _look() -> list[tuple[InstalledFilter, Filter | None]]:

@@ -71,10 +71,17 @@ def find_operation(name: str) -> Operation:
     if isinstance(name, str) and name in RECORDS:
         own: Operation = pkgutil.resolve_name(RECORDS[name])
         return own
-    found = _find(name) if isinstance(name, str) else None
-    if found is None:
-        raise InvalidParameterError(_refusal(name))
-    return found
+    if isinstance(name, str) and (found := _find(name)) is not None:
+        return found
+    for record in installed_operations():
+        if record.name == name and record.state is not State.AVAILABLE:
+            raise InvalidParameterError(
+                f"The operation {record.name!r} of {record.distribution} is {record.state}: {record.reason}."
+            )
+    advice = ". Pass one of these."
+    if isinstance(name, str) and (owner := FIRST_PARTY_OPERATIONS.get(name)):
+        advice = f", which the distribution {owner} brings; run {how_to_install(owner)}."
+    raise InvalidParameterError(f"'operation' needs {one_of(operation_names())}, found {name!r}{advice}")
 
 
 def capabilities_type(name: str) -> type[HostCapabilities]:
@@ -112,19 +119,6 @@ def _checked(record: Any, name: str, value: str) -> Operation:
         found = format_value(record.name)
         raise PluginError(f"{value!r} needs the name of its entry point, {name!r}, found {found}")
     return record
-
-
-def _refusal(name: object) -> str:
-    for record in installed_operations():
-        if record.name == name and record.state is not State.AVAILABLE:
-            return (
-                f"The operation {record.name!r} of {record.distribution} is {record.state}: {record.reason}."
-            )
-    needed = f"'operation' needs {one_of(operation_names())}, found {name!r}"
-    if isinstance(name, str) and name in FIRST_PARTY_OPERATIONS:
-        owner = FIRST_PARTY_OPERATIONS[name]
-        return f"{needed}, which the distribution {owner} brings; run {how_to_install(owner)}."
-    return f"{needed}. Pass one of these."
 
 
 # The records of the operations on rows of logits.

@@ -150,9 +150,8 @@ class Verify(RowCall):
         check_type("drafts", drafts, Drafts, mend)
         check_metadata("target_logits", target_logits, metadata, need)
         if self.mode not in VERIFY_MODES:
-            raise InvalidParameterError(
-                f"'mode' needs {one_of(VERIFY_MODES)}, found {self.mode!r}. Pass one of these."
-            )
+            needed = one_of(VERIFY_MODES)
+            raise InvalidParameterError(f"'mode' needs {needed}, found {self.mode!r}. Pass one of these.")
         drafts.check(target_logits)
         rows, found = target_logits.shape[0], metadata.num_rows
         if found not in (None, rows, drafts.num_requests):
@@ -219,9 +218,8 @@ class Verify(RowCall):
         for b, (tokens, accepted) in enumerate(chains):
             count = first[b + 1] - first[b] - 1
             if not 0 <= accepted <= count:
-                return (
-                    f"num_accepted in [0, {count}], found {accepted} for request {b} of {drafts.num_requests}"
-                )
+                of_all = f"request {b} of {drafts.num_requests}"
+                return f"num_accepted in [0, {count}], found {accepted} for {of_all}"
             start = first[b] - b
             proposed = ids[b] if drafts.draft_token_ids.dim() == 2 else ids[start : start + accepted]
             for token, draft_id in zip(tokens[:accepted], proposed, strict=False):
@@ -413,17 +411,15 @@ class Sampler(SampleProvider, VerifyProvider, ScoreProvider):
 # Proofs.
 
 
-def _prove_sampler(
-    backend: SamplerBackend, capabilities: Capabilities, device: torch.device, need: Need
-) -> None:
+def _prove_sampler(backend: SamplerBackend, offered: Capabilities, device: torch.device, need: Need) -> None:
     """Draw from two rows: all mass on a middle token, and half of it on the first and last token each."""
-    logits = proof_logits(2, capabilities, device, need)
+    logits = proof_logits(2, offered, device, need)
     vocab_size = logits.shape[1]
     expected = [{vocab_size // 2}, {0, vocab_size - 1}]
     for row, tokens in enumerate(expected):
         logits[row, sorted(tokens)] = PEAK
     pristine = logits.clone()
-    params = [proof_params(capabilities, need)] * 2  # equal, so that a scalar filter can serve both
+    params = [proof_params(offered, need)] * 2  # equal, so that a scalar filter can serve both
     metadata = SamplingMetadata.from_params(params, device=device)
     output = proof_output(RowCall(logits, metadata), backend, need)
     for row, (token, allowed) in enumerate(zip(output.token_ids.tolist(), expected, strict=True)):
@@ -432,7 +428,7 @@ def _prove_sampler(
                 f"the proof draw needs token {' or '.join(map(str, sorted(allowed)))} in row {row} "
                 f"of {vocab_size} logits, found {token}"
             )
-    if capabilities.valid_flag and not all(output.valid.tolist()):
+    if offered.valid_flag and not all(output.valid.tolist()):
         raise PluginError(f"the proof draw needs two valid rows, found valid {output.valid.tolist()}")
     if not torch.equal(logits, pristine):
         raise PluginError("the proof draw needs its logits unmodified, found them changed")
@@ -449,10 +445,8 @@ def _prove_verifier(
     probs = torch.zeros(2, vocab_size, device=device, dtype=torch.float32)
     probs[0, peak] = probs[1, 0] = 1.0
     kind = "probs" if "probs" in capabilities.draft_kinds else (*capabilities.draft_kinds, "chosen")[0]
-    distributions = {
-        "probs": {"draft_probs": probs},
-        "logits": {"draft_logits": probs.mul(PEAK).to(logits.dtype)},
-    }
+    draft_logits = probs.mul(PEAK).to(logits.dtype)
+    distributions = {"probs": {"draft_probs": probs}, "logits": {"draft_logits": draft_logits}}
     drafts = Drafts.from_lists([[peak], [0]], device=device, **distributions.get(kind, {}))
     metadata = SamplingMetadata.from_params([proof_params(capabilities, need)] * 4, device=device)
     mode = (*capabilities.verify_modes, "rejection")[0]
@@ -465,11 +459,9 @@ def _prove_verifier(
         )
 
 
-def _prove_scorer(
-    backend: ScorerBackend, capabilities: Capabilities, device: torch.device, need: Need
-) -> None:
+def _prove_scorer(backend: ScorerBackend, offered: Capabilities, device: torch.device, need: Need) -> None:
     """Score a certain token, and one of two equally likely tokens."""
-    logits = proof_logits(2, capabilities, device, need)
+    logits = proof_logits(2, offered, device, need)
     peak = logits.shape[1] // 2
     logits[:, peak] = PEAK
     logits[1, 0] = PEAK

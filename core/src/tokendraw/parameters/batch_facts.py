@@ -152,9 +152,8 @@ class BatchFacts:
 
         :param given: names of the parameters that have a tensor.
         """
-        filters = tuple(
-            sorted(name.removeprefix(FILTER_PREFIX) for name in given if name.startswith(FILTER_PREFIX))
-        )
+        of_filters = (name for name in given if name.startswith(FILTER_PREFIX))
+        filters = tuple(sorted(name.removeprefix(FILTER_PREFIX) for name in of_filters))
         if self.filters is not None:
             filters = tuple(name for name in filters if name in self.filters)
         tight: dict[str, Any] = {fact: off for name, (fact, off) in _WITHOUT.items() if name not in given}
@@ -198,9 +197,8 @@ class RowKinds:
 
     def __init__(self, columns: Columns, slot_of_row: Sequence[int] | None) -> None:
         index: dict[RowKind, int] = {}
-        self.of_slot: tuple[int, ...] = tuple(
-            [index.setdefault(key, len(index)) for key in row_kinds(columns)]
-        )
+        of_slot = [index.setdefault(key, len(index)) for key in row_kinds(columns)]
+        self.of_slot: tuple[int, ...] = tuple(of_slot)
         """[slots]: index of the slot's kind."""
         self.slot_of_row: tuple[int, ...] | None = None if slot_of_row is None else tuple(slot_of_row)
         """[rows], if the metadata has a ``row_index``; None: row i is slot i."""
@@ -235,9 +233,8 @@ class RowKinds:
     def facts(self) -> BatchFacts:
         """Facts about a batch with a row for each slot."""
         facts = _facts_of(self._keys)
-        return (
-            replace(facts, max_logprob_token_id=self._max_given_id) if facts.any_logprob_token_ids else facts
-        )
+        largest = self._max_given_id
+        return replace(facts, max_logprob_token_id=largest) if facts.any_logprob_token_ids else facts
 
     @property
     def num_rows(self) -> int:
@@ -249,9 +246,8 @@ class RowKinds:
         if self._bound is None:
             self._bound = tuple([(tensor, _version(tensor)) for tensor in tensors])
             return True
-        return len(tensors) == len(self._bound) and all(
-            tensor is bound for tensor, (bound, _) in zip(tensors, self._bound, strict=True)
-        )
+        pairs = zip(tensors, self._bound, strict=False)
+        return len(tensors) == len(self._bound) and all(tensor is bound for tensor, (bound, _) in pairs)
 
     def is_current(self) -> bool:
         """Whether torch counts no in-place change of the bound tensors."""

@@ -202,9 +202,8 @@ class Drafts:
                 f"{self.num_requests} requests, found {rows}."
             )
         if rows < self.num_requests:
-            raise InvalidInputError(
-                f"'{name}' needs a row for each of the {self.num_requests} requests, found {rows}."
-            )
+            needed = self.num_requests
+            raise InvalidInputError(f"'{name}' needs a row for each of the {needed} requests, found {rows}.")
         if needed is None and self.cu_num_logits.is_cpu and (last := int(self.cu_num_logits[-1])) > rows:
             raise InvalidInputError(
                 f"'{name}' needs {last} rows, as 'cu_num_logits' says last, found {rows}."
@@ -255,9 +254,8 @@ class Drafts:
         check_plain("draft_token_ids", ids, "Pass a tensor of ids, or use Drafts.from_lists.")
         check_plain("cu_num_logits", offsets, "Pass a tensor, or use Drafts.from_lists.")
         if ids.dim() not in (1, 2):
-            raise InvalidInputError(
-                f"'draft_token_ids' needs shape [L - B] or [B, K], found {list(ids.shape)}."
-            )
+            found = list(ids.shape)
+            raise InvalidInputError(f"'draft_token_ids' needs shape [L - B] or [B, K], found {found}.")
         check_integers("draft_token_ids", ids)
         if offsets.dim() != 1 or not offsets.shape[0]:
             raise InvalidInputError(f"'cu_num_logits' needs shape [B + 1], found {list(offsets.shape)}.")
@@ -280,14 +278,12 @@ class Drafts:
         if probs is not None and not probs.is_floating_point():
             raise InvalidInputError(f"'draft_probs' needs a floating-point dtype, found {probs.dtype}.")
         if logits is not None and logits.dtype not in _DTYPES:
-            raise InvalidInputError(
-                f"'draft_logits' needs dtype {', '.join(INPUT_DTYPES)}, found {logits.dtype}."
-            )
+            needed = ", ".join(INPUT_DTYPES)
+            raise InvalidInputError(f"'draft_logits' needs dtype {needed}, found {logits.dtype}.")
         for name, tensor in self._distributions.items():
             if tensor.dim() != 2 or tensor.shape[1] == 0:
-                raise InvalidInputError(
-                    f"'{name}' needs shape [L - B, V] with V >= 1, found {list(tensor.shape)}."
-                )
+                found = list(tensor.shape)
+                raise InvalidInputError(f"'{name}' needs shape [L - B, V] with V >= 1, found {found}.")
             if ids.dim() == 1 and tensor.shape[0] != ids.shape[0]:
                 raise InvalidInputError(
                     f"'{name}' needs a row for each of the {ids.shape[0]} draft_token_ids, "

@@ -55,7 +55,6 @@ class Parameter(NamedTuple):
         return f"any_{asked}" if asked else ""
 
     def read(self, value: Any, row: int | str | None) -> Any:
-        """Return a value of a request as it is stored."""
         if value is None and self.is_optional:
             return None
         check = real if self.kind == "real" else integer
@@ -198,9 +197,8 @@ def integer(
     """
     if type(value) is int and least <= value <= largest:
         return value
-    needed = needed or (
-        f"an integer in [{least}, {largest}]" if largest < 2**62 else f"an integer >= {least}"
-    )
+    if needed is None:
+        needed = f"an integer in [{least}, {largest}]" if largest < 2**62 else f"an integer >= {least}"
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:

@@ -104,19 +104,16 @@ class SamplingMetadata:
     row_kinds: RowKinds | None = None
 
     def __post_init__(self) -> None:
-        for name, record, needed in (
-            ("facts", self.facts, BatchFacts),
-            ("row_kinds", self.row_kinds, RowKinds),
-        ):
+        records = ("facts", self.facts, BatchFacts), ("row_kinds", self.row_kinds, RowKinds)
+        for name, record, needed in records:
             if not isinstance(record, needed) and not (name == "row_kinds" and record is None):
                 raise InvalidParameterError(
                     f"'{name}' needs a tokendraw.{needed.__name__}, found {type_name(record)}. "
                     "Leave it out where nothing is known."
                 )
         if self.filters is not None and not isinstance(self.filters, Mapping):
-            raise InvalidInputError(
-                f"'filters' needs {{name: tensor [slots]}}, found {type_name(self.filters)}. Pass a dict."
-            )
+            found = type_name(self.filters)
+            raise InvalidInputError(f"'filters' needs {{name: tensor [slots]}}, found {found}. Pass a dict.")
         for name in self.filters or ():
             find_filter(name)
         tensors = self._tensors()
@@ -389,9 +386,8 @@ def missing_positions(owner: str = "") -> InvalidParameterError:
 
 def _check_kinds(row_kinds: RowKinds, slots: int | None, row_index: Tensor | None) -> None:
     if slots is not None and slots != len(row_kinds.of_slot):
-        raise InvalidInputError(
-            f"'row_kinds' needs one entry a slot, {slots}, found {len(row_kinds.of_slot)}."
-        )
+        found = len(row_kinds.of_slot)
+        raise InvalidInputError(f"'row_kinds' needs one entry a slot, {slots}, found {found}.")
     slot_of_row = row_kinds.slot_of_row
     if row_index is not None and slot_of_row is not None and row_index.shape[0] != len(slot_of_row):
         raise InvalidInputError(

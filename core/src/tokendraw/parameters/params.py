@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 from tokendraw.backends.description import FILTER_ORDERS, FilterOrder
 from tokendraw.backends.discovery.guard import format_origin, package_of
 from tokendraw.errors import FilterError, InvalidParameterError, format_error, format_value, type_name
-from tokendraw.filters.installed import Filter, find_filter
+from tokendraw.filters.installed import find_filter
 from tokendraw.parameters.fields import (
     COLUMNS,
     LARGEST_FLOAT32,
@@ -193,9 +193,8 @@ def check_columns(params: Iterable[SamplingParams], *, may_edit: bool = False) -
     if not requests:
         return dict.fromkeys(COLUMNS, ())
     if all(issubclass(kind, SamplingParams) for kind in {*map(type, requests)}):
-        columns: dict[str, Any] = dict(
-            zip(COLUMNS, zip(*map(_draw_values, requests), strict=True), strict=True)
-        )
+        by_field = zip(*map(_draw_values, requests), strict=True)
+        columns: dict[str, Any] = dict(zip(COLUMNS, by_field, strict=True))
         found = ((p.name, p.read_column(columns[p.name])) for p in PARAMETERS)
         read = {name: column for name, column in found if column is not None}
         orders = columns["filter_order"]
@@ -207,10 +206,8 @@ def check_columns(params: Iterable[SamplingParams], *, may_edit: bool = False) -
                 () if ids is None else tuple(read_ids("logprob_token_ids", ids, row, None))
                 for row, ids in enumerate(columns["logprob_token_ids"])
             ]
-            filters = [
-                () if values is None else read_filters(values, row)
-                for row, values in enumerate(columns["filters"])
-            ]
+            by_row = enumerate(columns["filters"])
+            filters = [() if values is None else read_filters(values, row) for row, values in by_row]
             if any(given_ids):
                 pairs = zip(read["logprobs"], given_ids, strict=True)
                 read["logprobs"] = [0 if n is None and ids else n for n, ids in pairs]
@@ -232,33 +229,27 @@ def read_filters(filters: Any, row: int | str | None) -> tuple[tuple[str, float]
         return ()
     owner = of_row(row)
     if not isinstance(filters, Mapping):
-        raise InvalidParameterError(
-            f"'filters'{owner} needs {{name: value}}, found {type_name(filters)}. Pass a dict."
-        )
+        found = type_name(filters)
+        raise InvalidParameterError(f"'filters'{owner} needs {{name: value}}, found {found}. Pass a dict.")
     active = []
     for name, value in filters.items():
         rule = find_filter(name, owner)
-        _check(rule, value, owner)
+        try:
+            rule.check(value)  # whose code may be anybody's
+        except InvalidParameterError as error:
+            raise InvalidParameterError(f"'filters'{owner}: {error}") from None
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            origin = format_origin(error, package_of(rule))
+            raise FilterError(
+                f"The check of the filter {rule.name!r} failed: it raised {format_error(error)}{origin}. Report it to "
+                "the author of the filter, or leave it out of SamplingParams.filters."
+            ) from error
         number = real(name, value, row, -LARGEST_FLOAT32, LARGEST_FLOAT32, "a finite float32")
         if number != rule.off:
             active.append((name, number))
     return tuple(sorted(active))
-
-
-def _check(rule: Filter, value: Any, owner: str) -> None:
-    """Call the check of a filter, whose code may be anybody's."""
-    try:
-        rule.check(value)
-    except InvalidParameterError as error:
-        raise InvalidParameterError(f"'filters'{owner}: {error}") from None
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        origin = format_origin(error, package_of(rule))
-        raise FilterError(
-            f"The check of the filter {rule.name!r} failed: it raised {format_error(error)}{origin}. Report it to "
-            "the author of the filter, or leave it out of SamplingParams.filters."
-        ) from error
 
 
 # The edits of logits.
@@ -335,10 +326,8 @@ NO_EDITS = CheckedEdits()
 
 
 def check_edits(params: Any, row: int | str | None = None, vocab_size: int | None = None) -> CheckedEdits:
-    """Check the edits of a request."""
-    penalties = tuple(
-        [real(name, getattr(params, name), row, *limits) for name, limits in _PENALTIES.items()]
-    )
+    checked = [real(name, getattr(params, name), row, *limits) for name, limits in _PENALTIES.items()]
+    penalties = tuple(checked)
     last_n = integer("penalty_last_n", params.penalty_last_n, row, -1, math.inf, _LAST_N)
     if last_n == 0 or penalties == _NO_PENALTIES:
         penalties, last_n = _NO_PENALTIES, -1
@@ -411,10 +400,8 @@ def _bias(found: object, row: int | str | None, vocab_size: int | None) -> dict[
             "Pass a dict."
         )
     ids = read_ids("logit_bias", found, row, vocab_size)
-    values = [
-        real("logit_bias", value, row, -LARGEST_FLOAT32, LARGEST_FLOAT32, "finite float32 values")
-        for value in found.values()
-    ]
+    limits = -LARGEST_FLOAT32, LARGEST_FLOAT32, "finite float32 values"
+    values = [real("logit_bias", value, row, *limits) for value in found.values()]
     return dict(zip(ids, values, strict=True))
 
 

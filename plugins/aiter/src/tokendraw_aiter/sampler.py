@@ -43,9 +43,8 @@ class AiterSampler:
         """Draw a token in each row; see :class:`tokendraw.plugin.SamplerBackend`."""
         vocab_size = logits.shape[1]
         draw = partial(self._draw, _largest_top_k(metadata.facts, vocab_size))
-        return sample_in_parts(
-            logits, Filters.of(metadata, vocab_size), draw, max_elements=self._max_elements
-        )
+        wanted = Filters.of(metadata, vocab_size)
+        return sample_in_parts(logits, wanted, draw, max_elements=self._max_elements)
 
     def _draw(self, largest_top_k: int, logits: Tensor, filters: Filters) -> tuple[Tensor, Tensor]:
         y, valid = relative(logits)

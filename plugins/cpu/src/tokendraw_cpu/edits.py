@@ -88,6 +88,5 @@ def _draft_arguments(drafts: Drafts | None, offsets: Tensor | None, ids: Tensor 
     if drafts is None or offsets is None or ids is None:
         return DraftArguments()
     width = ids.shape[1] if ids.dim() == 2 else 0
-    return DraftArguments(
-        offsets.data_ptr(), len(offsets) - 1, drafts.max_drafts, ids.data_ptr(), ids.numel(), width
-    )
+    requests, most = len(offsets) - 1, drafts.max_drafts
+    return DraftArguments(offsets.data_ptr(), requests, most, ids.data_ptr(), ids.numel(), width)

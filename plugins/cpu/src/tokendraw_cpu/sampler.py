@@ -117,9 +117,8 @@ class CpuSampler:
             threshold,
             ceiling,
         )
-        self._context.sample(
-            self.arguments(batch, drawn, streams, outputs.arguments(self._mode), address(scored_ids))
-        )
+        wanted = outputs.arguments(self._mode)
+        self._context.sample(self.arguments(batch, drawn, streams, wanted, address(scored_ids)))
         return drawn
 
     def arguments(
@@ -246,11 +245,8 @@ def _columns(metadata: SamplingMetadata, rows: int) -> dict[str, Tensor]:
         filters = filter_columns(metadata)
         names = [name for name in _COLUMNS if filters.get(name, metadata.temperature) is not None]
         metadata.memo[_columns] = names
-    return {
-        name: dense(column, _COLUMNS[name], rows)
-        for name in names
-        if (column := metadata.per_row(name)) is not None
-    }
+    columns = {name: column for name in names if (column := metadata.per_row(name)) is not None}
+    return {name: dense(column, _COLUMNS[name], rows) for name, column in columns.items()}
 
 
 def filter_temperature(columns: dict[str, Tensor], rows: int) -> Tensor:

@@ -78,9 +78,8 @@ class FlashInferPlugin:
         entry_points = EntryPoints.installed()
         unsupported = entry_points.unsupported(*(SAMPLE if operation == "sample" else VERIFY))
         if unsupported is not None:
-            source = (
-                "no such thing" if entry_points.parameters else f"no source in {str(entry_points.folder)!r}"
-            )
+            folder = str(entry_points.folder)
+            source = "no such thing" if entry_points.parameters else f"no source in {folder!r}"
             return f"needs {unsupported}, found {source}; reinstall {DISTRIBUTION}"
         return kernels.unnamed_target(host) or kernels.find(host.compute_capability).reason
 

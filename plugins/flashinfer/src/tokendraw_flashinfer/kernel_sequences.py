@@ -52,9 +52,8 @@ class KernelSequence:
             return False
         if self.max_top_k is None:
             return True
-        return (
-            all_top_k and largest_top_k is not None and largest_top_k <= min(self.max_top_k, vocab_size - 1)
-        )
+        most = min(self.max_top_k, vocab_size - 1)
+        return all_top_k and largest_top_k is not None and largest_top_k <= most
 
 
 _NOISE = ("seed", "offset")

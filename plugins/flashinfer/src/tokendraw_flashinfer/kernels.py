@@ -87,28 +87,21 @@ def find(compute_capability: tuple[int, int] | None = None, module: Module = SAM
     cached = _compiled_earlier(module, version, compute_capability)
     if cached is not None and not without_ninja and _cuda_home().is_dir() and not _jit_is_disabled():
         return Kernels(f"compiled earlier, in {cached}")
-    missing = [*_missing_compilers(), *without_ninja]
+    missing = [] if _nvcc().is_file() else ["nvcc"]
+    missing += [*([] if shutil.which(os.environ.get("CXX", "c++")) else ["C++ compiler"]), *without_ninja]
     if not missing and not _jit_is_disabled() and not module.no_compile_reason:
         return Kernels(f"compiled here when the sampler is built, by {_nvcc()}")
-    shortcoming = (
-        "FLASHINFER_DISABLE_JIT set" if _jit_is_disabled() else " and ".join(f"no {tool}" for tool in missing)
-    )
+    found = "FLASHINFER_DISABLE_JIT set"
+    if not _jit_is_disabled():
+        found = " and ".join(f"no {tool}" for tool in missing)
+    needed, advice = "prebuilt, or nvcc, ninja and a C++ compiler to build it", "install a CUDA toolkit"
     if module.no_compile_reason:
-        shortcoming = f"one compiled earlier, but {shortcoming or 'no CUDA toolkit'}" if cached else "none"
+        found = f"one compiled earlier, but {found or 'no CUDA toolkit'}" if cached else "none"
+        needed = f"prebuilt or compiled earlier, since {module.no_compile_reason}"
+        advice = "call FlashInfer's GEMM once"
     other = f", and {' and '.join(other_versions)} of another version" if other_versions else ""
-    return Kernels("", f"{_requirement(module)}, found {shortcoming}{other}; {_advice(module, version)}")
-
-
-def _requirement(module: Module) -> str:
-    if module.no_compile_reason:
-        return f"needs FlashInfer's {module.description} prebuilt or compiled earlier, since {module.no_compile_reason}"
-    tools = "nvcc, ninja and a C++ compiler to build it"
-    return f"needs FlashInfer's {module.description} prebuilt, or {tools}"
-
-
-def _advice(module: Module, version: str) -> str:
-    other = "call FlashInfer's GEMM once" if module.no_compile_reason else "install a CUDA toolkit"
-    return f"run `pip install {_JIT_CACHE}=={version}` from FlashInfer's index, or {other}"
+    advice = f"run `pip install {_JIT_CACHE}=={version}` from FlashInfer's index, or {advice}"
+    return Kernels("", f"needs FlashInfer's {module.description} {needed}, found {found}{other}; {advice}")
 
 
 def gemm_module(host: Host) -> Module:
@@ -116,9 +109,8 @@ def gemm_module(host: Host) -> Module:
     name, source = "fused_moe_90", package_folder() / "jit" / "fused_moe.py"
     if host.sm_count == _H20_SMS and source.is_file() and _H20_MODULE in source.read_text(encoding="utf-8"):
         name = _H20_MODULE
-    return Module(
-        name, f"module {name}", no_compile_reason="more than 150 CUDA files take too long to compile"
-    )
+    reason = "more than 150 CUDA files take too long to compile"
+    return Module(name, f"module {name}", no_compile_reason=reason)
 
 
 def unnamed_target(host: Host) -> str | None:
@@ -200,12 +192,6 @@ def _cuda_home() -> Path:
 
 def _nvcc() -> Path:
     return Path(os.environ.get("FLASHINFER_NVCC") or _cuda_home() / "bin" / "nvcc")
-
-
-def _missing_compilers() -> list[str]:
-    host_compiler = os.environ.get("CXX", "c++")
-    missing = [] if _nvcc().is_file() else ["nvcc"]
-    return [*missing, *([] if shutil.which(host_compiler) else ["C++ compiler"])]
 
 
 def _toolkit() -> tuple[tuple[int, int], str] | None:

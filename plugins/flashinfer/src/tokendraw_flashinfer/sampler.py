@@ -24,12 +24,14 @@ import importlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
 
 from tokendraw import Need, PluginError, SamplerOutput, SamplingMetadata, SamplingParams, philox
+from tokendraw.plugin import is_capturing
 from tokendraw.probabilities import (
     MAX_ELEMENTS,
     Filters,
@@ -140,11 +142,9 @@ def _arguments(step: Step, batch: DrawInputs, top_p: Tensor | None) -> dict[str,
         "offset": batch.offset,
     }
     if "top_p" in step.parameters:
-        values["top_p"] = top_p
-        if step.top_p_off is not None:
-            values["top_p"] = (
-                step.top_p_off if top_p is None else torch.where(top_p < 1, top_p, step.top_p_off)
-            )
+        values["top_p"], off = top_p, step.top_p_off
+        if off is not None:
+            values["top_p"] = off if top_p is None else torch.where(top_p < 1, top_p, off)
     if "min_p" in step.parameters:
         assert batch.filters.min_p is not None  # else another sequence serves the batch
         values["min_p"] = batch.filters.min_p.clamp(min=_LEAST_MIN_P)
@@ -180,17 +180,11 @@ class FlashInferSampler:
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         self._sequences = available(sequences, EntryPoints.installed(), need.tie_rule, capability)
         if "none" not in self._sequences:
-            raise PluginError(
-                "rows without filters need softmax and sampling_from_probs, found no such entry points"
-            )
-        all_sequences = list(
-            dict.fromkeys(
-                sequence for kind_sequences in self._sequences.values() for sequence in kind_sequences
-            )
-        )
-        self._functions = import_functions(
-            [*SAMPLE, *(step for sequence in all_sequences for step in sequence.steps), *steps]
-        )
+            needed = "rows without filters need softmax and sampling_from_probs"
+            raise PluginError(f"{needed}, found no such entry points")
+        all_sequences = list(dict.fromkeys(chain.from_iterable(self._sequences.values())))
+        of_sequences = chain.from_iterable(sequence.steps for sequence in all_sequences)
+        self._functions = import_functions([*SAMPLE, *of_sequences, *steps])
         self._offset = torch.zeros(1, dtype=torch.int64, device=device)
         self._max_elements = max_elements
         dtype = getattr(torch, need.dtype or "float32")
@@ -217,7 +211,7 @@ class FlashInferSampler:
         largest = metadata.facts.max_top_k or vocab_size
 
         def draw_part(part: Tensor, filters: Filters) -> tuple[Tensor, Tensor]:
-            sequence = self._select(filters, metadata, vocab_size, capturing=_is_capturing(part.device))
+            sequence = self._select(filters, metadata, vocab_size, capturing=is_capturing())
             probs, valid = self._probabilities(part, filters.temperature)
             tokens, drawn_valid = draw(sequence, self._batch(probs, filters, largest))
             return tokens.long(), valid if drawn_valid is None else valid & drawn_valid
@@ -263,9 +257,8 @@ class FlashInferSampler:
         params = [SamplingParams(top_k=2, top_p=0.9, min_p=0.1)] * rows
         filters = Filters.of(SamplingMetadata.from_params(params, device=device), vocab_size)
         for sequence in sequences:
-            probs, _ = self._probabilities(
-                torch.zeros(rows, vocab_size, device=device, dtype=torch.float32), filters.temperature
-            )
+            logits = torch.zeros(rows, vocab_size, device=device, dtype=torch.float32)
+            probs, _ = self._probabilities(logits, filters.temperature)
             draw(sequence, self._batch(probs, filters, 2))
 
 
@@ -282,8 +275,3 @@ def _fused_softmax(example: Tensor) -> Softmax | None:
         return None
     fused: Softmax = softmax
     return fused
-
-
-def _is_capturing(device: torch.device) -> bool:
-    """Return whether the current stream is recording a CUDA graph."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

@@ -82,13 +82,10 @@ class Chains:
 
         steps = torch.arange(max_drafts + 1, device=count.device)
         is_emitted = steps <= count.unsqueeze(-1)
-        tokens = torch.where(is_emitted, tokens, PAD_TOKEN_ID).scatter_(
-            -1, count.unsqueeze(-1), last.unsqueeze(-1)
-        )
-        valid = (self.p_valid | ~is_emitted).all(-1) & (self.q_valid | ~is_token | ~is_emitted[:, :-1]).all(
-            -1
-        )
-        return VerifyOutput(tokens, count.to(torch.int32), valid)
+        tokens = torch.where(is_emitted, tokens, PAD_TOKEN_ID)
+        tokens = tokens.scatter_(-1, count.unsqueeze(-1), last.unsqueeze(-1))
+        q_valid = (self.q_valid | ~is_token | ~is_emitted[:, :-1]).all(-1)
+        return VerifyOutput(tokens, count.to(torch.int32), (self.p_valid | ~is_emitted).all(-1) & q_valid)
 
 
 class FlashInferVerifier(FlashInferSampler):
@@ -127,14 +124,10 @@ class FlashInferVerifier(FlashInferSampler):
         :raises PluginError: the batch needs more than what is advertised, as far as the host knows.
         """
         requests, max_drafts = drafts.num_requests, drafts.max_drafts
-        if (
-            mode != "rejection"
-            or not drafts.is_uniform
-            or (drafts.kind == "chosen" and requests and max_drafts)
-        ):
-            raise PluginError(
-                "needs the mode rejection and as many drafts of each request, with what they are from"
-            )
+        is_unknown = drafts.kind == "chosen" and requests and max_drafts
+        if mode != "rejection" or not drafts.is_uniform or is_unknown:
+            needed = "the mode rejection and as many drafts of each request"
+            raise PluginError(f"needs {needed}, with what they are from")
         logits = target_logits[: requests * (max_drafts + 1)]
         if requests == 0 or max_drafts == 0:
             return _without_drafts(self.sample(logits, metadata), max_drafts)
@@ -142,12 +135,9 @@ class FlashInferVerifier(FlashInferSampler):
         filters = Filters.of(metadata, vocab_size)
         rows = min(self._max_elements // vocab_size, MAX_ROWS_OF_RENORM)
         step = max(1, rows // (max_drafts + 1))
-        parts = [
-            self._chains(logits, drafts, filters, start, min(start + step, requests)).walk(
-                self._functions, self._noise
-            )
-            for start in range(0, requests, step)
-        ]
+        ends = ((start, min(start + step, requests)) for start in range(0, requests, step))
+        chains = (self._chains(logits, drafts, filters, start, end) for start, end in ends)
+        parts = [each.walk(self._functions, self._noise) for each in chains]
         return VerifyOutput(
             torch.cat([part.token_ids for part in parts]),
             torch.cat([part.num_accepted for part in parts]),
@@ -157,10 +147,8 @@ class FlashInferVerifier(FlashInferSampler):
     def _chains(self, logits: Tensor, drafts: Drafts, filters: Filters, first: int, end: int) -> Chains:
         """Return the part of the requests from ``first`` up to ``end``."""
         max_drafts, vocab_size = drafts.max_drafts, logits.shape[-1]
-        judging, judged = (
-            slice(first * (max_drafts + 1), end * (max_drafts + 1)),
-            slice(first * max_drafts, end * max_drafts),
-        )
+        judging = slice(first * (max_drafts + 1), end * (max_drafts + 1))
+        judged = slice(first * max_drafts, end * max_drafts)
         ids = drafts.draft_token_ids
         ids = ids[first:end, :max_drafts] if ids.dim() == 2 else ids[judged].view(-1, max_drafts)
         chunk_filters = filters.chunk(judging)

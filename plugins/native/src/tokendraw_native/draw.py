@@ -86,9 +86,8 @@ def _draw_top_tokens(
         token_noise = noise.gumbel(top.ids, streams.token, dtype)
     elif noise is not None:
         index = torch.cat((torch.arange(tiles, device=top.ids.device).expand(rows, -1), top.ids), -1)
-        stream = torch.where(
-            torch.arange(index.shape[-1], device=index.device) < tiles, streams.tile, streams.token
-        )
+        is_tile = torch.arange(index.shape[-1], device=index.device) < tiles
+        stream = torch.where(is_tile, streams.tile, streams.token)
         variates = noise.gumbel(index, stream, dtype)
         tile_noise, token_noise = variates[:, :tiles], variates[:, tiles:]
     tile = _best_tile(stats.tile_weights, tile_noise, params)
@@ -126,12 +125,8 @@ def draw_or_recover(
     :param is_plain: [rows] bool: rows that :func:`draw` from their logits instead.
     """
     is_plain = is_plain.unsqueeze(-1)
-    streams = Streams(
-        *(
-            torch.where(is_plain, sample, recovery)
-            for sample, recovery in zip(SAMPLE, residual_streams, strict=True)
-        )
-    )
+    pairs = zip(SAMPLE, residual_streams, strict=True)
+    streams = Streams(*(torch.where(is_plain, sample, recovery) for sample, recovery in pairs))
     weights = torch.where(is_plain, stats.tile_weights, tile_sums(residual))
     ids, outside = _tile_ids(draw_tile(weights, params, noise, dtype, streams), logits.shape[-1])
     x, weight = clean(_gather(logits, ids), finite=stats.finite), _gather(residual, ids)

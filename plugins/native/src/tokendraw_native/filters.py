@@ -31,7 +31,6 @@ may read parameters, the values of rows that ask for neither are not read.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -104,10 +103,9 @@ def thresholds(
     if ceiling is not None and params.greedy is not None:
         ceiling = torch.where(params.greedy, rows.max, ceiling)
     combined = _clamp_thresholds(threshold, rows.max if ceiling is None else ceiling, rows, params)
-    is_last = before_top_p is threshold
-    return Thresholds(
-        combined if is_last else _clamp_thresholds(before_top_p, rows.max, rows, params), combined, ceiling
-    )
+    if before_top_p is threshold:
+        return Thresholds(combined, combined, ceiling)
+    return Thresholds(_clamp_thresholds(before_top_p, rows.max, rows, params), combined, ceiling)
 
 
 def at_filters(params: RowParameters) -> RowParameters:
@@ -186,9 +184,8 @@ def _top_p_threshold(
         is_above = rows.x > ceiling
         weight = weight.masked_fill(is_above if joint is None else is_above & ~joint, 0.0)
         top_values = None
-    mass = (weight if threshold is None else weight * keep_mask(rows.x, threshold, buffers)).sum(
-        -1, keepdim=True
-    )
+    kept = weight if threshold is None else weight * keep_mask(rows.x, threshold, buffers)
+    mass = kept.sum(-1, keepdim=True)
     if threshold is not None and joint is not None:
         mass = torch.where(joint, weight.sum(-1, keepdim=True), mass)
     if top_values is None or not params.all_top_k:
@@ -317,28 +314,18 @@ def row_moments(
 
     Mean and deviation are those of ``x - max x``, times 1 / T: y itself may overflow. In rows with +inf they are NaN.
     """
-    sums = moment_sums(rows, weight, required_sums(names), buffers)
-    return moments_of_sums(sums, names, inverse_temperature)
-
-
-def moment_sums(
-    rows: CleanedLogits, weight: Tensor, names: Collection[MomentSum], buffers: Buffers
-) -> dict[MomentSum, Tensor]:
-    """Compute the sums behind moments: [rows, 1] each, in the widest float.
-
-    :param weight: [rows, n], ``exp(y)`` of each logit.
-    """
     sums: dict[MomentSum, Tensor] = {}
-    if "count" in names:
-        sums |= _spread(rows, buffers, has_squares="squares" in names)
-    if "mass" in names:
+    needed = required_sums(names)
+    if "count" in needed:
+        sums |= _spread(rows, buffers, has_squares="squares" in needed)
+    if "mass" in needed:
         sums["mass"] = weight.sum(-1, keepdim=True)
-    if "entropy" in names:  # weight * y, also where y is -inf
+    if "entropy" in needed:  # weight * y, also where y is -inf
         terms = torch.xlogy(weight, weight, out=buffers.like("terms", rows.x, weight.dtype))
         sums["entropy"] = terms.sum(-1, keepdim=True)
-    if "collision" in names:
+    if "collision" in needed:
         sums["collision"] = torch.linalg.vector_norm(weight, dim=-1, keepdim=True).square()
-    return sums
+    return moments_of_sums(sums, names, inverse_temperature)
 
 
 def _spread(rows: CleanedLogits, buffers: Buffers, *, has_squares: bool) -> dict[MomentSum, Tensor]:

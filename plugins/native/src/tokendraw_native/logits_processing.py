@@ -47,19 +47,15 @@ class NativeProcessor:
                     part_rows = _Rows(*(tensor[part] for tensor in rows))
                     _edit(logits[part], tables, facts, part_rows, forbidden)
                 elif forbidden is not None:
-                    _forbid(logits[part], forbidden)
+                    logits[part].masked_fill_(forbidden, _NEG_INF)
 
-            has_masks = bitmask is not None or facts.any_allowed or facts.any_thinking_budget
-            map_steps(edit, count, _num_chunk_rows(logits, tables, has_masks=has_masks), logits.device)
+            step = _CHUNK_IDS // (vocab_size + tables.history.shape[1])
+            if logits.is_cpu:
+                has_masks = bitmask is not None or facts.any_allowed or facts.any_thinking_budget
+                of_lists = _MASK_IDS_PER_LIST_ID * tables.history.shape[1]
+                step = CHUNK_LOGITS // (vocab_size * has_masks + of_lists)
+            map_steps(edit, count, step, logits.device)
         return logits
-
-
-def _num_chunk_rows(logits: Tensor, tables: RequestTables, *, has_masks: bool) -> int:
-    """Return how many rows are edited together."""
-    vocab_size, history = logits.shape[1], tables.history.shape[1]
-    if logits.device.type != "cpu":
-        return _CHUNK_IDS // (vocab_size + history)
-    return CHUNK_LOGITS // (vocab_size * has_masks + _MASK_IDS_PER_LIST_ID * history)
 
 
 class _Rows(NamedTuple):
@@ -119,7 +115,7 @@ def _edit(
         is_other = (forced >= 0) & (ids != forced)
         forbidden = is_other if forbidden is None else torch.where(forced >= 0, is_other, forbidden)
     if forbidden is not None:
-        _forbid(logits, forbidden)
+        logits.masked_fill_(forbidden, _NEG_INF)
     _mask(logits, tables, facts, masked_rows)
     if facts.any_bias or facts.any_penalty or facts.any_dry:
         _add(logits, tables, facts, rows, recent)
@@ -129,19 +125,15 @@ def _mask(logits: Tensor, tables: RequestTables, facts: EditFacts, rows: _Rows) 
     """Forbid ids that are not allowed, the ends of bad words, and stop ids before ``min_tokens``."""
     if facts.any_allowed:
         restricted = tables.is_restricted[rows.slot].unsqueeze(1) & rows.exists
-        _forbid(logits, restricted & ~_bits(tables.allowed[rows.slot], logits.shape[1]))
+        logits.masked_fill_(restricted & ~_bits(tables.allowed[rows.slot], logits.shape[1]), _NEG_INF)
     if facts.any_bad_words:
         words, ends = _bad_words(tables, rows)
         _write(logits, words[..., -1], None, ends)
     if facts.any_min_tokens:
         output = (tables.num_tokens - tables.num_prompt)[rows.slot].unsqueeze(1) + rows.step
         early = rows.exists & (output < tables.min_tokens[rows.slot].unsqueeze(1))
-        _write(
-            logits,
-            tables.stop_ids[rows.slot],
-            None,
-            _used_entries(tables.stop_ids, tables.num_stop, rows) & early,
-        )
+        early = early & _used_entries(tables.stop_ids, tables.num_stop, rows)
+        _write(logits, tables.stop_ids[rows.slot], None, early)
 
 
 def _bits(words: Tensor, vocab_size: int) -> Tensor:
@@ -149,10 +141,6 @@ def _bits(words: Tensor, vocab_size: int) -> Tensor:
     bit_position = torch.arange(8, dtype=torch.uint8, device=words.device)
     spread = (words.contiguous().view(torch.uint8).unsqueeze(-1) >> bit_position) & 1
     return spread.flatten(1)[:, :vocab_size].to(torch.bool)
-
-
-def _forbid(logits: Tensor, forbidden: Tensor) -> None:
-    logits.masked_fill_(forbidden, _NEG_INF)
 
 
 def _used_entries(table: Tensor, length: Tensor, rows: _Rows) -> Tensor:
@@ -188,9 +176,8 @@ def _add(
     An id with a bias stands in the list of biases alone.
     """
     slot, vocab_size = rows.slot.unsqueeze(1), logits.shape[1]
-    repetition, frequency, presence = (
-        table[slot] for table in (tables.repetition, tables.frequency, tables.presence)
-    )
+    penalties = tables.repetition, tables.frequency, tables.presence
+    repetition, frequency, presence = (table[slot] for table in penalties)
     lists, masks = [], []
     if facts.any_penalty or facts.any_dry:
         distinct = tables.distinct[:, :vocab_size]

@@ -111,7 +111,10 @@ def logprobs(
     def chunk_ids(rows: slice, _: Buffers) -> tuple[Tensor, Tensor | None]:
         x = clean(logits[rows])
         shown = x if ceiling is None else x.masked_fill(x > ceiling[rows], -INF)
-        shown = _ranking_values(shown, greedy_token[rows], threshold[rows], params.chunk(rows), mode)
+        shown = torch.where(shown >= threshold[rows], shown, -INF)
+        if params.greedy is not None and not mode.startswith("raw"):
+            is_token = torch.arange(x.shape[-1], device=x.device) == greedy_token[rows]
+            shown = torch.where(params.greedy[rows] & ~is_token, -INF, shown)
         rank = (shown >= shown.gather(-1, token[rows])).sum(-1) if has_ranks else None
         return best_token_ids(shown, width), rank
 
@@ -125,14 +128,12 @@ def logprobs(
         return torch.where(stats.max > -INF, values, -INF).to(torch.float32)
 
     ids, values = pad_logprobs(ids, values_of(ids), metadata.per_row("logprobs"))
-    given_ids, given_values = None, None
-    if metadata.given_ids is not None:
-        given_ids = metadata.per_row("logprob_token_ids")
+    given_ids = None if metadata.given_ids is None else metadata.per_row("logprob_token_ids")
+    given_values = None
     if given_ids is not None:
         is_given = (given_ids >= 0) & (given_ids < logits.shape[-1])
-        given_values = values_of(torch.where(is_given, given_ids, 0).to(torch.int64)).masked_fill(
-            ~is_given, PAD_LOGPROB
-        )
+        given_values = values_of(torch.where(is_given, given_ids, 0).to(torch.int64))
+        given_values = given_values.masked_fill(~is_given, PAD_LOGPROB)
         given_ids = given_ids.to(torch.int64).masked_fill(~is_given, PAD_TOKEN_ID)
     return LogprobsTensors(ids, values, torch.cat(ranks) if has_ranks else None, given_ids, given_values)
 
@@ -157,14 +158,3 @@ def _masses(stats: RowStats) -> RowMasses:
     assert stats.raw_mass is not None
     kept_mass = stats.tile_weights.sum(-1, keepdim=True)
     return RowMasses(stats.max, stats.threshold, kept_mass, stats.mass, stats.raw_mass, stats.ceiling)
-
-
-def _ranking_values(
-    x: Tensor, token: Tensor, threshold: Tensor, params: RowParameters, mode: LogprobsMode
-) -> Tensor:
-    """Return the logits by which tokens rank, with -inf for tokens with -inf in this mode."""
-    ranking_values = torch.where(x >= threshold, x, -INF)
-    if params.greedy is not None and not mode.startswith("raw"):
-        is_token = torch.arange(x.shape[-1], device=x.device) == token
-        ranking_values = torch.where(params.greedy & ~is_token, -INF, ranking_values)
-    return ranking_values

@@ -113,7 +113,10 @@ def join(parts: Sequence[RowStats]) -> RowStats:
 def _chunk_stats(rows: CleanedLogits, params: RowParameters, buffers: Buffers, masses: bool) -> RowStats:
     filter_params = at_filters(params)
     weight, padded = weights(rows, filter_params, buffers)
-    raw_mass = raw_masses(rows) if masses else None
+    raw_mass = None
+    if masses:
+        one = torch.ones_like(rows.max, dtype=widest_float(rows.x.device))
+        raw_mass = scale(rows.x, rows.max, one, finite=rows.finite).exp_().sum(-1, keepdim=True)
     _, threshold, ceiling = thresholds(rows, weight, filter_params, rows.x.shape[-1], buffers)
     if params.temperature_last is not None:
         weight, padded = weights(rows, params, buffers)
@@ -142,12 +145,6 @@ def weights(rows: CleanedLogits, params: RowParameters, buffers: Buffers) -> tup
     return weight, padded
 
 
-def raw_masses(rows: CleanedLogits) -> Tensor:
-    """Return the sums of ``exp(x - max x)``, [rows, 1]."""
-    one = torch.ones_like(rows.max, dtype=widest_float(rows.x.device))
-    return scale(rows.x, rows.max, one, finite=rows.finite).exp_().sum(-1, keepdim=True)
-
-
 def tile_sums(weight: Tensor) -> Tensor:
     """Add up the weights [rows, V] of all tokens by tile: [rows, tiles]."""
     vocab_size = weight.shape[-1]
@@ -160,23 +157,19 @@ def padded_tile_sums(padded: Tensor) -> Tensor:
     return padded.view(rows, -(-width // _TILE), min(width, _TILE)).sum(-1)
 
 
-def _num_values_to_read(top_k: int) -> int:
-    """Return how many of the largest values to read, with room for values tied with the k-th."""
-    return top_k + 8 + top_k // 4
-
-
 def top_stats(logits: Tensor, params: RowParameters) -> RowStats | None:
     """Read only the largest values; None if some kept tokens are, or may be, outside of them."""
-    vocab_size = logits.shape[-1]
-    if (
-        any(column is not None for column in (params.filters, params.typical_p, params.xtc_threshold))
-        or params.temperature_last is not None
-        or not params.all_top_k
-        or params.joint is not None
-        or (params.max_top_k or 0) >= MAX_TOPK_VALUES
-    ):
+    vocab_size, top_k = logits.shape[-1], params.max_top_k or 0
+    looks_further = (
+        params.filters,
+        params.typical_p,
+        params.xtc_threshold,
+        params.temperature_last,
+        params.joint,
+    )
+    if not params.all_top_k or top_k >= MAX_TOPK_VALUES or any(each is not None for each in looks_further):
         return None
-    n = min(_num_values_to_read(params.max_top_k or 0), vocab_size)
+    n = min(top_k + 8 + top_k // 4, vocab_size)  # with room for values tied with the k-th
     values, ids = topk_by_chunks(logits, n)
     x_max = values[:, :1].to(torch.float32)
     if not is_finite(x_max):  # NaN comes first

@@ -38,9 +38,7 @@ class Buffers:
         cached = self._views.get(name)
         if cached is not None and cached[0] == shape:
             return cached[1]
-        with torch.inference_mode(
-            False
-        ):  # so that calls inside and outside of inference mode can write to it
+        with torch.inference_mode(False):  # so that calls inside and outside of that mode can write to it
             size, buffer = rows * columns, self._buffers.get(name)
             if buffer is None or len(buffer) < size or buffer.dtype != dtype:
                 buffer = self._buffers[name] = torch.empty(size, dtype=dtype, device=self._device)

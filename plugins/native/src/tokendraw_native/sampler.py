@@ -96,16 +96,7 @@ class NativeSampler:
     ) -> VerifyOutput:
         """Verify the drafts of a batch; see :mod:`tokendraw_native.verify`."""
         with share_threads(target_logits):
-            return verify(
-                target_logits,
-                drafts,
-                metadata,
-                mode=mode,
-                gumbel_dtype=self._gumbel_dtype,
-                logprobs_mode=self._mode,
-                has_ranks=self._has_ranks,
-                has_threshold=self._need.threshold,
-            )
+            return verify(target_logits, drafts, metadata, self._need, mode)
 
 
 def _seeded_xtc(params: RowParameters, metadata: SamplingMetadata) -> tuple[RowParameters, Noise]:

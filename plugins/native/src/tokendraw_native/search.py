@@ -39,9 +39,8 @@ def topk(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
     ids = _block_ids(_block_maxima(x).topk(n).indices)
     tail = x.shape[-1] % _BLOCK_COLUMNS
     if tail:
-        ids = torch.cat(
-            (ids, torch.arange(x.shape[-1] - tail, x.shape[-1], device=x.device).expand(len(x), -1)), -1
-        )
+        last = torch.arange(x.shape[-1] - tail, x.shape[-1], device=x.device)
+        ids = torch.cat((ids, last.expand(len(x), -1)), -1)
     values, columns = x.gather(-1, ids).topk(n)
     return values, ids.gather(-1, columns)
 
@@ -140,10 +139,8 @@ def _search_bins(rows: CleanedLogits, weight: Tensor, target: Tensor, buffers: B
     if not rows.finite:
         distance.nan_to_num_(nan=0.0, posinf=INF)  # infinity minus itself
     bins = buffers.like("bins", x, torch.int64).copy_(distance.view(torch.uint16)[:, 1::2])
-    histogram = (
-        buffers.take("histogram", len(x), _NUM_BINS, weight.dtype).zero_().scatter_add_(-1, bins, weight)
-    )
-    running = histogram.cumsum_(-1)
+    histogram = buffers.take("histogram", len(x), _NUM_BINS, weight.dtype)
+    running = histogram.zero_().scatter_add_(-1, bins, weight).cumsum_(-1)
     bin_index = first_reaching(running, target)
     above = torch.where(bin_index > 0, running.gather(-1, (bin_index - 1).clamp_(min=0)), 0.0)
 

@@ -44,11 +44,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tokendraw import Drafts, SamplingMetadata, VerifyOutput, philox, speculative
+from tokendraw import Drafts, Need, SamplingMetadata, VerifyOutput, philox, speculative
 from tokendraw.plugin import (
     PAD_TOKEN_ID,
     GumbelDtype,
-    LogprobsMode,
     VerifyMode,
     log_kept_mass_by_step,
     logprobs_by_step,
@@ -63,24 +62,18 @@ from tokendraw_native.rows import INF, Noise, clean, scale
 
 
 def verify(
-    target_logits: Tensor,
-    drafts: Drafts,
-    metadata: SamplingMetadata,
-    *,
-    mode: VerifyMode,
-    gumbel_dtype: GumbelDtype,
-    logprobs_mode: LogprobsMode,
-    has_ranks: bool = True,
-    has_threshold: bool = False,
+    target_logits: Tensor, drafts: Drafts, metadata: SamplingMetadata, need: Need, mode: VerifyMode
 ) -> VerifyOutput:
     """Verify the drafts of B requests.
 
     :param target_logits: [L, V].
     :param metadata: of the L rows. Each row without a seed gets a fresh one.
-    :param has_ranks: whether logprobs come with ranks.
-    :param has_threshold: whether the output has the least kept logit of each row.
     """
-    rows, width = len(target_logits), metadata.facts.logprobs_width(target_logits.shape[1])
+    rows, gumbel_dtype, width = (
+        len(target_logits),
+        need.gumbel_dtype,
+        metadata.facts.logprobs_width(target_logits.shape[1]),
+    )
     params = RowParameters.of(metadata, rows, target_logits.device)
     noise = Noise.of(metadata, rows, target_logits.device)
     params = decide_xtc(params, noise, gumbel_dtype)
@@ -97,12 +90,13 @@ def verify(
     best = mass = None
     if width is not None:
         token = tokens[chain.request, chain.offset.clamp(max=drafts.max_drafts)].clamp(min=0)
-        best = logprobs(target_logits, token, stats, params, metadata, logprobs_mode, has_ranks=has_ranks)
+        mode_of_best, has_ranks = need.logprobs_mode, need.logprob_ranks
+        best = logprobs(target_logits, token, stats, params, metadata, mode_of_best, has_ranks=has_ranks)
         steps = drafts.cu_num_logits, count, drafts.max_drafts
         best = logprobs_by_step(best, *steps)
         mass = log_kept_mass_by_step(log_kept_mass(stats, params), *steps)
     valid = (chain.by_step(valid) | ~is_emitted).all(-1)
-    bounds = kept_bounds(target_logits, stats, params) if has_threshold else KeptBounds()
+    bounds = kept_bounds(target_logits, stats, params) if need.threshold else KeptBounds()
     return VerifyOutput(tokens, count.to(torch.int32), valid, best, mass, *bounds)
 
 

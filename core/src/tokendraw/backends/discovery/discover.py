@@ -125,10 +125,8 @@ class Discovery:
         if candidate.state is not State.AVAILABLE:
             return candidate
         try:
-            reason = guarded(
-                "tokendraw_probe",
-                lambda: relay.tokendraw_probe(operation=operation.name, host=self.host, need=need),
-            )
+            facts: Any = {"operation": operation.name, "host": self.host, "need": need}
+            reason = guarded("tokendraw_probe", lambda: relay.tokendraw_probe(**facts))
         except PluginError as error:
             return replace(candidate, state=State.BROKEN, reason=str(error))
         if reason is None:
@@ -256,13 +254,11 @@ def _admitted(record: Extension, choice: Choice, owners: Mapping[str, str]) -> E
     return record
 
 
-def _load(
-    group: str, record: Extension, checked: Callable[[Any, str, str], _T]
-) -> tuple[Extension, _T | None]:
+def _load(group: str, record: Extension, check: Callable[[Any, str, str], _T]) -> tuple[Extension, _T | None]:
     name, value = record.name, record.entry_point
     try:
         loaded = _imported(group, record, value.partition(".")[0].partition(":")[0])
-        extension = guarded(f"making {value!r}", lambda: checked(loaded, name, value), package_of(loaded))
+        extension = guarded(f"making {value!r}", lambda: check(loaded, name, value), package_of(loaded))
     except PluginError as error:
         return replace(record, state=State.BROKEN, reason=str(error)), None
     return replace(record, state=State.AVAILABLE), extension

@@ -122,9 +122,8 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     :raises SettingsError: a value is malformed; names the variable, or the file and its key.
     """
     environ = os.environ if environ is None else environ
-    variables = {
-        name: text.strip() for name, text in environ.items() if name.startswith(_PREFIX) and text.strip()
-    }
+    ours = {name: text.strip() for name, text in environ.items() if name.startswith(_PREFIX)}
+    variables = {name: text for name, text in ours.items() if text}
     path = _config_path(variables, environ)
     table = _read_config(path, named="TOKENDRAW_CONFIG" in variables) if path else None
     values: dict[str, Any] = {

@@ -227,10 +227,6 @@ def is_first_party(name: str, distribution: str) -> bool:
     return FIRST_PARTY.get(name) == canonicalize_name(distribution)
 
 
-def author_of(name: str) -> str:
-    return "tokendraw's maintainers" if name in FIRST_PARTY else "its author"
-
-
 def admit(candidates: Iterable[Candidate], choice: Choice) -> tuple[Candidate, ...]:
     """Mark candidates that may not run as disabled or broken."""
     marked = [_marked(candidate, choice) for candidate in candidates]

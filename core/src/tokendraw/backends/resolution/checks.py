@@ -90,11 +90,9 @@ def first_reason(
     return first_of((*HOST_CHECKS, *operation.checks, promises), capabilities, host, need)
 
 
-def first_of(
-    checks: Iterable[Check], capabilities: HostCapabilities, host: Host, need: HostNeed
-) -> str | None:
+def first_of(checks: Iterable[Check], offered: HostCapabilities, host: Host, need: HostNeed) -> str | None:
     """Return the reason of the first check that fails; None if all pass."""
-    reasons = (check(capabilities, host, need) for check in checks)
+    reasons = (check(offered, host, need) for check in checks)
     return next((reason for reason in reasons if reason is not None), None)
 
 

@@ -172,9 +172,8 @@ def _decisions(
             where = "" if candidate is companions[1] else ", where it can serve all of them in a call"
             serves = f"serves the {operation.served} that {chosen.name} cannot{where}"
         if candidate.info and candidate.info.upstream:
-            behaviour = upstream.behaviour(
-                candidate.info.upstream, candidate.upstream_version, operation.name
-            )
+            library, installed = candidate.info.upstream, candidate.upstream_version
+            behaviour = upstream.behaviour(library, installed, operation.name)
         return "; ".join(filter(None, (standing(candidate), serves, behaviour)))
 
     def group(candidate: Candidate) -> int:
@@ -235,9 +234,7 @@ def nothing_serves(
 
 
 def duplicate_name(disputed: Mapping[str, Sequence[Candidate]], choice: Choice) -> DuplicatePluginError:
-    found = "; ".join(
-        f"{name!r} is claimed by {all_of(claimants(owners))}" for name, owners in disputed.items()
-    )
+    found = "; ".join(f"{name!r} is claimed by {all_of(claimants(c))}" for name, c in disputed.items())
     names = all_of(map(repr, disputed))
     way_out = "" if choice.sampler is not None else f", or take {names} out of {choice.priority_source}"
     return DuplicatePluginError(f"{found}. Uninstall all but one of them{way_out}.")
