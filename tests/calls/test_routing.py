@@ -20,7 +20,6 @@ from calling import (
     drafting,
     loaded,
     pair,
-    refused,
     selection_of,
 )
 from fake_candidates import EVERYTHING, PER_ROW, VERIFYING
@@ -29,7 +28,6 @@ from fake_dists import plugin
 from tokendraw import (
     BatchFacts,
     Drafts,
-    InvalidInputError,
     Need,
     PluginError,
     RowKinds,
@@ -197,25 +195,6 @@ def test_ready_tensors_go_whole_unless_row_kinds_come_with_them():
     plain = SamplingMetadata(temperature=torch.ones(ROWS), row_kinds=RowKinds.of([PLAIN] * ROWS))
     assert not goes_whole(sampler, plain)  # though its facts allow for more
     assert replace(told, temperature=torch.zeros(ROWS)).row_kinds is None
-
-
-def test_row_kinds_of_another_number_of_rows_are_refused():
-    for message, metadata in (
-        (
-            "'row_kinds' needs one entry a slot, 3, found 4.",
-            lambda: SamplingMetadata(temperature=torch.ones(3), row_kinds=RowKinds.of([PLAIN] * 4)),
-        ),
-        (
-            "'row_kinds' needs the slots of as many rows as 'row_index' has, 3, found 2. "
-            "Pass row_index= to RowKinds.of.",
-            lambda: SamplingMetadata(
-                temperature=torch.ones(2),
-                row_index=torch.zeros(3, dtype=torch.int64),
-                row_kinds=RowKinds.of([PLAIN] * 2, row_index=[0, 1]),
-            ),
-        ),
-    ):
-        refused(message, InvalidInputError, metadata)
 
 
 # What neither of them serves

@@ -112,13 +112,6 @@ def test_values_become_rows_of_their_dtype_or_of_float32(tmp_path, ending, saved
     assert logits_file.tensor == ("logits" if ending == ".safetensors" else None)
 
 
-def test_the_tensor_that_is_named_is_taken(tmp_path):
-    save_file({"a": ROWS, "b": ROWS + 1}, tmp_path / "x.safetensors")
-    logits_file = read_logits(tmp_path / "x.safetensors", "b")
-    assert logits_file.tensor == "b"
-    assert torch.equal(logits_file.logits, ROWS + 1)
-
-
 LOGITS = torch.tensor(
     [
         [1.0, 0.0, 3.0, -1.0, 2.0],

@@ -9,7 +9,7 @@ import call_tables
 import pages
 import tokendraw
 from cuda_batches import WAYS, extra_memory, random_bytes
-from tokendraw import InvalidInputError, InvalidParameterError
+from tokendraw import InvalidParameterError
 from tokendraw_engine_ops import sm90_w4
 from tokendraw_engine_ops.sm90_w4 import shared_activation_scale
 
@@ -67,6 +67,7 @@ def test_wrong_weights_scales_formats_and_layouts_are_refused_there_and_back():
     methods = ("pack_weights", "unpack_weights", "pack_scales", "unpack_scales")
     names = {name: getattr(packer, name) for name in methods}
     names |= {"WEIGHTS": WEIGHTS, "SCALES": SCALES, "bytes_of": random_bytes, "torch": torch}
+    names |= {"shared_activation_scale": shared_activation_scale}
     table = call_tables.Table(__file__, "pack_refusals.txt")
     assert table.found(lambda: dict(names)) == table.text
     for options in ({"format": "fp4"}, {"layout": "v2"}):
@@ -88,20 +89,9 @@ def test_upstream_is_the_layout_of_the_installed_flashinfer(monkeypatch):
 # Scales of activations, and the page
 
 
-def test_equal_entries_are_one_scale_and_the_first_that_differs_is_named():
+def test_equal_entries_are_one_scale():
     for scale in (torch.full((4, 1), 0.25), torch.full((), 0.25), torch.full((1,), 0.25).expand(8)):
         assert shared_activation_scale(scale, 3).tolist() == [0.25]
-    for wrong, message in (
-        (torch.tensor([0.5, 0.5, 0.25]), "found 0.25 as entry 2 and 0.5 before it"),
-        (torch.tensor([1.0, float("nan")]), "found nan as entry 1 and 1 before it"),
-        (torch.tensor([1.0, 1.00000012]), "found 1.00000012 as entry 1"),
-        (torch.ones(0), r"'scale' needs at least one entry, found shape \[0\]"),
-        (0.5, "'scale' needs a torch.Tensor, found float"),
-    ):
-        with pytest.raises(InvalidInputError, match=message):
-            shared_activation_scale(wrong, 7)
-    with pytest.raises(InvalidParameterError, match="'num_tokens' needs an integer"):
-        shared_activation_scale(torch.ones(2), True)
 
 
 def test_the_page_prints_what_it_shows(capsys):

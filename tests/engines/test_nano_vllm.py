@@ -63,8 +63,3 @@ def test_the_lines_draw_by_the_temperature_of_each_row(runner):
 def test_a_temperature_of_0_is_greedy(runner):
     logits = torch.randn(3, 50).bfloat16()
     assert runner.run(logits, [0.0] * 3) == logits.argmax(-1).tolist()
-
-
-def test_the_lines_are_ten_without_imports():
-    code = [line for line in LINES.splitlines() if line and "import" not in line]
-    assert len(code) <= 10

@@ -7,8 +7,6 @@ differ between them, so a fault raises.
 import contextlib
 import importlib
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -242,16 +240,7 @@ def test_the_state_is_that_of_a_dry_run(vllm, native):
     assert served() == set()
 
 
-def test_importing_the_package_imports_neither_torch_nor_vllm_and_its_entry_points_are_there():
-    code = "import sys, tokendraw_vllm; print([n for n in ('torch', 'vllm', 'numpy') if n in sys.modules])"
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(ROOT / "integrations/vllm/src"), "PATH": ""},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout == "[]\n"
+def test_the_entry_points_of_the_adapter_are_there():
     project = tomllib.loads((ROOT / "integrations/vllm/pyproject.toml").read_text())["project"]
     assert project["entry-points"] == {
         "vllm.general_plugins": {"tokendraw": "tokendraw_vllm:register"},

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tokendraw import PluginError, SamplerUnavailableError
+from tokendraw import TokendrawError
 
 
 def outcome_of(call: str, names: dict[str, Any]) -> str:
     """Return the value of an expression, or the type and message of its exception."""
     try:
         return repr(eval(call, names))
-    except (ValueError, ImportError, PluginError, SamplerUnavailableError) as error:
+    except (ValueError, ImportError, TokendrawError) as error:
         return f"{type(error).__name__}: {error}"
 
 

@@ -79,12 +79,6 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_folder_that_is_not_there_is_a_usage_error(tmp_path):
-    result = generate(tmp_path / "none")
-    assert (result.stdout, result.exit_code) == ("", 2)
-    assert f"Invalid value for '--model': Directory '{tmp_path / 'none'}' does not exist." in result.stderr
-
-
 def test_without_the_adapter_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokendraw_transformers", None)
     result = generate(tmp_path)

@@ -6,12 +6,9 @@ import pytest
 import torch
 
 import tokendraw
-from calling import refused
 from tokendraw import (
     BatchFacts,
     Drafts,
-    InvalidInputError,
-    InvalidParameterError,
     LogprobsTensors,
     RequestSlots,
     SamplingMetadata,
@@ -81,22 +78,6 @@ def test_of_a_verification_a_row_is_one_token_of_a_request(native):
     best, first = out.logprobs.cpu(), TokenLogprob(0, pytest.approx(math.log(0.4), abs=1e-6), 1)
     assert [best.row(0, step) for step in range(3)] == [[first, first], [first, first], []]
     assert best.row(1, 0) == [first]
-    there = LogprobsTensors(torch.empty(2, 3, dtype=torch.int64, device="meta"), torch.empty(2, 3), None)
-    for message, call in (
-        (
-            "'row' needs a step, since these logprobs are of a verification, found None. Call row(i, step).",
-            lambda: best.row(0),
-        ),
-        (
-            "'row' needs no step, found 0. Call row(i).",
-            lambda: LogprobsTensors(*[torch.ones(1, 1)] * 2, None).row(0, 0),
-        ),
-        (
-            "'row' needs logprobs on the host, found them on meta. Call .cpu() once, and row() on what it returns.",
-            lambda: there.row(0),
-        ),
-    ):
-        refused(message, InvalidInputError, call)
 
 
 # Ids that a request names
@@ -142,12 +123,6 @@ def test_slots_keep_the_ids_of_their_requests_and_the_result_is_as_wide_as_the_w
     assert slots.metadata([1], [0]).logprob_token_ids.data_ptr() == ids.data_ptr()
     slots.remove(1)
     assert slots.metadata([2]).logprob_token_ids is None
-    refused(
-        "'logprob_token_ids' of slot 0 needs at most 'max_logprob_token_ids', 5, ids, found 6. "
-        "Ask for fewer, or make RequestSlots with a larger max_logprob_token_ids.",
-        InvalidParameterError,
-        lambda: slots.add(0, SamplingParams(logprob_token_ids=range(6))),
-    )
 
 
 # Helpers of plugins

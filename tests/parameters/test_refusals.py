@@ -18,7 +18,9 @@ from tokendraw import (
     Drafts,
     InvalidInputError,
     InvalidParameterError,
+    LogprobsTensors,
     Need,
+    RequestSlots,
     RowKinds,
     SamplingMetadata,
     SamplingParams,
@@ -171,6 +173,8 @@ def native():
 def names():
     sampler = recording()[0]
     return globals() | {
+        "LogprobsTensors": LogprobsTensors,
+        "RequestSlots": RequestSlots,
         "INF": math.inf,
         "NAN": math.nan,
         "NESTED": torch.nested.nested_tensor([torch.zeros(3), torch.zeros(4)], layout=torch.jagged),

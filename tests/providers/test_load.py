@@ -159,16 +159,9 @@ WORDS = {
 @pytest.mark.parametrize(("call", "raised"), pairs(Path(__file__).with_name("refusals.txt")))
 def test_what_cannot_be_had_is_refused(dists, call, raised):
     dists.add_plugin("acme", plugin("acme", priority=-1, capabilities=EVERYTHING))
-    with pytest.raises((TypeError, tokendraw.TokendrawError)) as error:
+    with pytest.raises((ImportError, TypeError, tokendraw.TokendrawError)) as error:
         eval(call, WORDS)
     assert f"{error.type.__name__}: {error.value}" == raised
-
-
-def test_a_shard_of_a_vocabulary_is_refused_with_what_to_do():
-    with pytest.raises(
-        ImportError, match=r"'tokendraw\.VocabShard' was removed: gather the logits of all ranks"
-    ):
-        from tokendraw import VocabShard  # noqa: F401
 
 
 class TestChoicesOfAnotherRank:

@@ -2,7 +2,6 @@
 
 import ast
 import compileall
-import dataclasses
 import importlib
 import inspect
 import json
@@ -11,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import typing
 from pathlib import Path
 
 import pytest
@@ -155,80 +153,15 @@ def test_what_is_not_installed_is_named_with_the_command_that_brings_it(monkeypa
     assert python(without) == "'Drafts' needs torch, found it not installed; run `pip install torch`.\n"
 
 
-# ``help()`` of a public class describes each field: shapes, dtypes, units and the meaning of None.
-
-DESCRIBED = [
-    "tokendraw",
-    "tokendraw_bench",
-    "tokendraw_engine_ops.operations",
-    "tokendraw_engine_ops.paged_kv",
-    "tokendraw_engine_ops.sm90_w4",
-    "tokendraw.engines",
-    "tokendraw.philox",
-    "tokendraw.plugin",
-    "tokendraw.probabilities",
-    "tokendraw.resolution",
-    "tokendraw.row_parameters",
-    "tokendraw.speculative",
-    "tokendraw_testing",
-]
-
-
-def is_ours(cls):
-    return cls.__module__.startswith("tokendraw") and not cls.__name__.startswith("_")
-
-
-def own_fields(cls):
-    """Return the public fields declared by a dataclass, a named tuple or a protocol, without inherited fields."""
-    is_tuple = issubclass(cls, tuple) and hasattr(cls, "_fields")
-    is_protocol = getattr(cls, "_is_protocol", False)
-    if not ("__dataclass_fields__" in vars(cls) or is_tuple or is_protocol):
-        return []
-    names = list(vars(cls).get("__annotations__", {}))
-    if dataclasses.is_dataclass(cls):
-        declared = {field.name for field in dataclasses.fields(cls)}
-        names = [name for name in names if name in declared]
-    return [name for name in names if not name.startswith("_")]
-
-
-def public_classes():
-    """Return the public classes with fields, bases included."""
-    classes = {}
-    for name in DESCRIBED:
-        module = importlib.import_module(name)
-        names = getattr(module, "__all__", None) or [
-            name for name in vars(module) if not name.startswith("_")
-        ]
-        for public in names:
-            value = getattr(module, public)
-            if inspect.isclass(value):
-                classes |= {cls: None for cls in value.__mro__ if is_ours(cls) and own_fields(cls)}
-    return sorted(classes, key=lambda cls: (cls.__module__, cls.__qualname__))
-
-
-CLASSES = public_classes()
-
-
-def described(cls):
-    return re.findall(r"^:ivar (\w+): \S", inspect.getdoc(cls) or "", re.MULTILINE)
-
-
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: f"{cls.__module__}.{cls.__qualname__}")
-def test_each_field_is_described_in_the_order_of_the_fields(cls):
-    assert described(cls) == own_fields(cls)
-    bases = [base for base in cls.__mro__[1:] if is_ours(base) and own_fields(base)]
-    if bases:  # inherited fields are described by the class that is named
-        assert f":class:`{bases[0].__name__}`" in typing.cast("str", inspect.getdoc(cls))
-
-
 # What an import loads, in a fresh interpreter.
 
-HEAVY = ("torch", "numpy", "triton", "flashinfer", "aiter", "transformers", "safetensors")
+HEAVY = ("torch", "numpy", "triton", "flashinfer", "aiter", "transformers", "safetensors", "vllm", "sglang")
 
 
 def python(code):
     """Return the output of a fresh interpreter without the developer's settings."""
     environ = {name: text for name, text in os.environ.items() if not name.startswith("TOKENDRAW_")}
+    environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environ
     )
@@ -253,6 +186,10 @@ tokendraw.resolve(device="cpu").explain()
 tokendraw.SamplingParams(seed=1).check(100)
 import tokendraw_native
 import tokendraw_testing.commands.check, tokendraw_testing.commands.new, tokendraw_bench.command
+import tokendraw_sglang, tokendraw_transformers, tokendraw_vllm
+import tokendraw_engine_ops as ops
+for plugin in (ops.ops_torch, ops.ops_triton, ops.ops_flashinfer):
+    plugin.tokendraw_describe()
 """
 
 

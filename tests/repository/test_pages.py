@@ -195,17 +195,8 @@ def test_installed_distributions_run_the_readme_python(shell, tmp_path):
     assert printed.endswith(f"{tmp_path}/site/tokendraw/__init__.py\n")
 
 
-class TestThePageForOperators:
-    def test_the_exit_codes_are_the_codes_of_the_command(self):
-        from tokendraw.cli import terminal
-
-        codes = {int(code) for code in re.findall(r"^\| (\d+) \|", OPERATORS, re.MULTILINE)}
-        assert codes == {0, terminal.NOT_USABLE, terminal.USAGE, terminal.INTERRUPTED, terminal.PIPE_CLOSED}
-
-
 class TestThePageForPluginAuthors:
     UPSTREAM, CONFORMANCE, DISCOVERY = pages.blocks(PLUGINS, "python")
-    TABLES = re.findall(r"tests it by \|\n(.*?)\n\n", PLUGINS, re.DOTALL)
 
     def test_the_shown_tests_are_the_tests_of_the_kit(self):
         names = {}
@@ -238,16 +229,6 @@ class TestThePageForPluginAuthors:
         exec(self.DISCOVERY, names)
         names["test_a_broken_installation_is_listed_with_its_reason"](tmp_path, monkeypatch)
 
-    def test_every_named_line_of_the_kit_exists(self):
-        from tokendraw_testing import properties
-
-        known = {prop.name for prop in properties()}
-        named = {name for row in self.rows() for name in re.findall(r"`([^`]+)`", row[2])}
-        assert named - {"--device"} <= known
-
-    def rows(self):
-        return [row for table in self.TABLES for row in pages.rows(table, 3)]
-
 
 class TestThePageOfNumbers:
     def test_rows_of_its_tables_are_rows_of_the_results(self):
@@ -265,16 +246,6 @@ class TestThePageOfNumbers:
 
 class TestTheGuideForContributors:
     TEXT = pages.text_of("CONTRIBUTING.md")
-
-    def test_the_map_has_the_enforced_layers(self):
-        contracts = tomllib.loads(pages.text_of("pyproject.toml"))["tool"]["importlinter"]["contracts"]
-        (layers,) = [
-            contract["layers"] for contract in contracts if contract.get("containers") == ["tokendraw"]
-        ]
-        rooms = [re.findall(r"`(\w+)`", row[0]) for row in pages.rows(self.TEXT, 2)]
-        assert [row for row in rooms if row and row[0] in re.findall(r"\w+", " ".join(layers))] == [
-            layer.split(" | ") for layer in layers
-        ]
 
     def test_every_named_file_and_folder_exists(self):
         named = re.findall(
@@ -384,10 +355,3 @@ def is_other(drawn, committed):
     numbers = [[float(number) for number in NUMBER.findall(text)] for text in (drawn, committed)]
     words = [NUMBER.sub("", text) for text in (drawn, committed)]
     return words[0] != words[1] or any(abs(a - b) > ONE_PIXEL for a, b in zip(*numbers, strict=True))
-
-
-def test_the_first_screen_has_a_reason_a_figure_and_an_example():
-    assert len(README.splitlines()) <= 110
-    first_screen = README.splitlines()[:35]
-    assert any("FlashInfer" in line and " us" in line for line in first_screen)
-    assert "out = sampler.sample(logits, metadata)" in first_screen

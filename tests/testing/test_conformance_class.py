@@ -112,34 +112,36 @@ def test_an_expected_failure_shows_with_its_reason(outcome):
     )
 
 
-def test_a_subclass_without_the_fixture_is_refused(outcome):
-    result = outcome("class TestAcme(SamplerConformance): ...", "-k=test_output and not outlive")
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(
-        [
+FIXTURE = """
+class TestAcme(SamplerConformance):
+    @pytest.fixture
+    def subject(self):
+        return Tiny()
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "ended", "told"),
+    [
+        (
+            "class TestAcme(SamplerConformance): ...",
+            "errors",
             "TestAcme needs a fixture 'subject' that returns a tokendraw_testing.Subject, found none. "
-            "Define it in the class."
-        ]
-    )
-
-
-def test_a_fixture_with_a_wrong_result_is_refused(outcome):
-    result = outcome(
-        """
-        class TestAcme(SamplerConformance):
-            @pytest.fixture
-            def subject(self):
-                return Tiny()
-        """,
-        "-k=test_output and not outlive",
-    )
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        [
+            "Define it in the class.",
+        ),
+        (
+            FIXTURE,
+            "failed",
             "E * TypeError: the fixture 'subject' needs to return a tokendraw_testing.Subject, found Tiny. "
-            "Return Subject.installed(...)."
-        ]
-    )
+            "Return Subject.installed(...).",
+        ),
+    ],
+    ids=["none", "another result"],
+)
+def test_a_subclass_without_a_fixture_for_the_subject_is_refused(outcome, source, ended, told):
+    result = outcome(source, "-k=test_output and not outlive")
+    result.assert_outcomes(**{ended: 1})
+    result.stdout.fnmatch_lines([told])
 
 
 def test_unadvertised_lines_pass_by_a_refusal_and_lines_for_a_gpu_are_skipped(outcome):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fake_dists import EVERYTHING, plugin
-from tokendraw import InvalidParameterError, TokendrawError
+from tokendraw import InvalidParameterError
 from tokendraw_testing import Status, check_filter
 from tokendraw_testing.commands.check import read_definition
 from tokendraw_testing.filter_check import line_names
@@ -102,39 +102,9 @@ def test_a_planted_bug_of_a_sampler_is_found_in_its_kept_sets(dists, name, modul
     assert "filters from moments, acme" in failures(name, "acme", only=("filters from moments",))
 
 
-def test_what_cannot_be_checked_is_refused_in_words(dists):
-    dists.add_plugin("beta", plugin("beta", capabilities="dtypes=('float32',)"))
-    for arguments, options, kind, words in (
-        (("p_les",), {}, TokendrawError, "'filter' needs an installed filter, found 'p_les'"),
-        (
-            ("p_less",),
-            {"values": [0.5]},
-            InvalidParameterError,
-            "'filters': 'p_less' needs 0 (off) or 1 (on)",
-        ),
-        (
-            ("p_less", "beta"),
-            {},
-            TokendrawError,
-            "The filter 'p_less' needs beta with the moments log_mass and",
-        ),
-        (
-            ("p_less",),
-            {"only": ["reech"]},
-            InvalidParameterError,
-            "'only' needs the name of a line, found 'reech'.",
-        ),
-    ):
-        with pytest.raises(kind) as caught:
-            check_filter(*arguments, device="cpu", **options)
-        assert str(caught.value).startswith(words)
-
-
 def test_a_definition_comes_from_a_file(tmp_path):
     path = tmp_path / "definition.py"
     path.write_text("def kept(y, value):\n    return y >= -value\n", encoding="utf-8")
     assert read_definition(f"{path}:kept")(np.array([0.0, -2.0]), 1.0).tolist() == [True, False]
     with pytest.raises(InvalidParameterError, match="the nearest is 'kept'"):
         read_definition(f"{path}:kpt")
-    with pytest.raises(InvalidParameterError, match="needs FILE:FUNCTION with a Python file"):
-        read_definition("nowhere.py:kept")

@@ -13,9 +13,6 @@ from tokendraw_testing import Status, Subject, run
 from tokendraw_testing.kit import threads, workers
 from tokendraw_testing.kit.run import fuzz
 
-LINES = ("threads", "verify threads", "process threads")
-ONE_SCRATCH = RACES[0]
-
 
 def sampler(made, **options):
     return sampler_mutant(made, capabilities=CAPABILITIES["sample"]).subject(**options)

@@ -139,27 +139,3 @@ def test_metadata_can_be_given_and_left_out(tmp_path):
     given = fake_dist(tmp_path, "acme", metadata="Name: {name}\nSummary: {braces} {version}\n", where="given")
     assert files(given) == {"acme-1.0.dist-info/METADATA": "Name: acme\nSummary: {braces} 1.0\n"}
     assert files(fake_dist(tmp_path, "acme", metadata=None, where="left out")) == {}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"name": "../acme"},
-            "'name' needs a distribution's name, found '../acme'. Use letters, digits and dots.",
-        ),
-        (
-            {"plugins": {"a=b": "fake:plugin"}},
-            "'plugins' needs names of entry points, found 'a=b'. Use letters and dashes.",
-        ),
-        (
-            {"modules": {"fake.py/": ""}},
-            "'modules' needs names that can be imported, found 'fake.py/'. Use an identifier.",
-        ),
-    ],
-)
-def test_a_slip_is_refused_before_anything_is_written(tmp_path, options, message):
-    with pytest.raises(ValueError, match="needs") as error:
-        fake_dist(tmp_path, **{"name": "acme"} | options)
-    assert str(error.value) == message
-    assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from fake_dists import deadly
-from tokendraw import InvalidParameterError
 from tokendraw.plugin import Capabilities
 from tokendraw_testing import Line, Report, Status, Subject, run
 from tokendraw_testing.kit import workers
@@ -51,22 +50,18 @@ def test_two_processes_give_the_lines_of_a_single_process_in_registry_order(inst
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_starts")
-def test_a_dying_process_turns_the_current_line_red_alone(install):
-    subject = install(in_process="slots.facts.any_bias and logits.shape[1] == 300")
+@pytest.mark.parametrize(
+    ("death", "told"),
+    [("os._exit(3)", "with exit code 3"), ("os.kill(os.getpid(), signal.SIGKILL)", "by signal 9, Killed")],
+)
+def test_a_dying_process_turns_the_current_line_red_alone(install, death, told):
+    subject = install(in_process="slots.facts.any_bias and logits.shape[1] == 300", death=death)
     report = run(
         subject, operation="process_logits", only=["process edits", "process inputs unmodified"], jobs=2
     )
     result = {line.name: (line.status, line.detail) for line in report.lines}
-    assert result["process edits"] == (Status.FAILED, "a call ended the process with exit code 3")
+    assert result["process edits"] == (Status.FAILED, f"a call ended the process {told}")
     assert result["process inputs unmodified"][0] is Status.PASSED
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("quick_starts")
-def test_a_signal_is_named(install):
-    subject = install(in_process="True", death="os.kill(os.getpid(), signal.SIGKILL)")
-    report = run(subject, only=["process edits", "process inputs unmodified"], jobs=2)
-    assert {line.detail for line in report.lines} == {"a call ended the process by signal 9, Killed"}
 
 
 @pytest.mark.slow
@@ -101,11 +96,6 @@ def test_a_subject_without_an_installation_is_checked_in_a_single_process():
         "acme", capabilities={"sample": Capabilities()}, device="cpu", build=lambda *requested: None
     )
     assert workers.usual_jobs(subject) == 1
-    with pytest.raises(InvalidParameterError) as error:
-        run(subject, jobs=2)
-    assert str(error.value) == (
-        "'jobs' needs 1 for a subject that is not installed, found 2. Make it by Subject.installed(...)."
-    )
 
 
 def test_an_installed_sampler_on_a_cpu_gets_the_cores_of_this_process(install, monkeypatch):

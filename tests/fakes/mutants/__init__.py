@@ -25,7 +25,6 @@ _MODULES = (
     "processors",
     "races",
     "sample_corners",
-    "logprob_corners",
     "verify_corners",
 )
 

@@ -77,15 +77,6 @@ def stream(number):
     )
 
 
-def has_last(call):
-    last = call.metadata.temperature_last
-    return torch.zeros_like(call.greedy) if last is None else last
-
-
-def at_one(call):
-    return call.with_params(temperature=torch.where(has_last(call) & ~call.greedy, 1.0, call.temperature))
-
-
 def second_of_greedy(call, ids):
     probability = call.metadata.xtc_probability
     if probability is None or call.size < 2:

@@ -64,21 +64,6 @@ def in_steps(*steps):
     return process
 
 
-def again(change):
-    """Edit, and subtract the penalties once more: ``change(self, tables)`` gives a patch and the tables for it."""
-
-    def process(self, logits, slots, row_index, bitmask=None, drafts=None):
-        NativeProcessor.process(self, logits, slots, row_index, bitmask, drafts)
-        patched, tables = change(self, slots.tables)
-        facts = replace(NO_FACTS, any_penalty=slots.facts.any_penalty)
-        with patched:
-            step = SimpleNamespace(tables=tables, facts=facts)
-            NativeProcessor.process(self, logits, step, row_index, None, drafts)
-        return logits
-
-    return process
-
-
 def tables(**changes):
     """Replace fields of the tables: ``change(tables)`` for each."""
     return {
@@ -167,15 +152,6 @@ def draft_early(result):
     shifted = result.drafted.roll(-1, 0)
     is_before = result.step.roll(-1, 0) > 0
     return {"step": result.step + 1, "drafted": torch.where(is_before, shifted, result.drafted)}
-
-
-def seconds(result):
-    """Leave only the second occurrences of drafts before a row."""
-    drafted = torch.full_like(result.drafted, -1)
-    for i in range(1, drafted.shape[1]):
-        is_second = (result.drafted[:, :i] == result.drafted[:, i : i + 1]).sum(1) == 1
-        drafted[is_second, i] = result.drafted[is_second, i]
-    return {"drafted": drafted}
 
 
 def without_recent_drafts(self):

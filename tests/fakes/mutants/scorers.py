@@ -68,13 +68,6 @@ def logprobs(change):
     }
 
 
-def at_one(found, logits, metadata):
-    """The entropy of the raw logits in every mode."""
-    p = logits.double().nan_to_num(nan=-INF).log_softmax(-1)
-    raw = -(p.exp() * p).nan_to_num(0.0).sum(-1).float()
-    return torch.where(found.isnan() | (found == 0), found, raw)
-
-
 def without_filters(self, scored, logits, token_ids, metadata):
     plain = replace(metadata, top_k=None, top_p=None, min_p=None, row_kinds=None)
     return replace(scored, entropy=native(self.need, self.device).score(logits, token_ids, plain).entropy)
@@ -83,11 +76,6 @@ def without_filters(self, scored, logits, token_ids, metadata):
 def fields(**changed):
     """Replace fields of the metadata."""
     return {"metadata": lambda self, metadata: replace(metadata, row_kinds=None, **changed)}
-
-
-def without_xtc(self, scored, logits, token_ids, metadata):
-    plain = replace(metadata, xtc_probability=None, row_kinds=None)
-    return replace(scored, entropy=native(self.need, self.device).score(logits, token_ids, plain).entropy)
 
 
 def strict_ranks(best, logits, metadata):

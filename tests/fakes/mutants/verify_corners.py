@@ -22,11 +22,7 @@ from mutants.sample_corners import k_above, off, p_above, shared_noise
 from tokendraw import philox, speculative
 from tokendraw_native.verify import DraftProbs, ProcessedLogits
 
-native_residual, native_draw = pieces.residual, pieces.draw
-
-
-def coupled(call):
-    return call.verify_mode == "coupled"
+native_residual = pieces.residual
 
 
 def rejection(call):
@@ -41,10 +37,6 @@ def rejected_logits(call):
 # Distributions of drafts.
 
 
-def probabilities(change):
-    return draft_distribution(lambda q: Distribution(q, lambda values, rows: change(values)))
-
-
 def processed(change):
     """Process the drafts' logits with parameters ``change(params)``."""
 
@@ -55,11 +47,6 @@ def processed(change):
         return ProcessedLogits(q.logits, pieces.row_stats(q.logits, params, masses=False), params)
 
     return draft_distribution(changed)
-
-
-def at_one(params):
-    ones = torch.ones_like(params.temperature)
-    return replace(params, temperature=ones, inverse_temperature=ones)
 
 
 class ShortIds(Distribution):
@@ -78,11 +65,6 @@ def residual(change):
 
 
 # Noise of acceptances and residuals.
-
-
-def accepts(change):
-    """Patch the acceptance: ``change(u, p, q)``."""
-    return exchange(accepts=change)
 
 
 def acceptance_of(rows):
@@ -120,11 +102,6 @@ def last_tie_only(call):
     x = call.logits.float()
     last = call.size - 1 - x.flip(1).argmax(1, keepdim=True)
     return call.with_logits(x.masked_fill(call.greedy.unsqueeze(1) & (torch.arange(call.size) != last), -INF))
-
-
-def dropped(call, mask):
-    """Drop tokens, and keep the parameters."""
-    return call.with_logits(call.logits.float().masked_fill(mask & ~call.logits.isnan(), -INF))
 
 
 def ids_one_early(call):
