@@ -20,7 +20,7 @@ from transformers import (
 
 import tokendraw
 from call_tables import pairs
-from tokendraw_transformers import _edits, _loading
+from tokendraw_transformers import _drawing, _edits
 from tokendraw_transformers._edits import EditProcessor, with_edits
 from transformers_models import PAD, draw, model_of, prompts
 
@@ -165,7 +165,7 @@ def test_without_a_provider_transformers_edits(monkeypatch):
     def none(*_, **__):
         raise tokendraw.SamplerUnavailableError("none")
 
-    monkeypatch.setattr(_loading, "_cache", {})
+    monkeypatch.setattr(_drawing, "_cache", {})
     monkeypatch.setattr(tokendraw, "load", none)
     ids = prompts(2, vocab_size=V)
     assert torch.equal(run(with_edits([penalty()]), ids), run(penalty(), ids))

@@ -10,8 +10,8 @@ pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transforme
 import tokendraw
 from fake_dists import faulty
 from tokendraw import Need, SamplerFallbackWarning, SamplerUnavailableError, SamplingMetadata
-from tokendraw_transformers import _loading
-from tokendraw_transformers._loading import load_sampler
+from tokendraw_transformers import _drawing
+from tokendraw_transformers._drawing import load_sampler
 from transformers_models import draw, model_of, prompts
 
 CPU = torch.device("cpu")
@@ -26,7 +26,7 @@ def loads(dists, monkeypatch):
         asked.append(sampler)
         return load(sampler, **more)
 
-    monkeypatch.setattr(_loading, "_cache", {})
+    monkeypatch.setattr(_drawing, "_cache", {})
     monkeypatch.setattr(tokendraw, "load_sampler", counting)
     return asked
 
@@ -70,7 +70,7 @@ def test_a_changed_decision_loads_anew_and_few_samplers_are_kept(loads, monkeypa
     for count in range(2, 20):
         monkeypatch.setenv("TOKENDRAW_PRIORITY", ",".join(["native"] * count))
         load_sampler(None, CPU, Need())
-    assert len(_loading._cache) == 16
+    assert len(_drawing._cache) == 16
 
 
 def test_settings_are_read_at_every_call(loads, monkeypatch):

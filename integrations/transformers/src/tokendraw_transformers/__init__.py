@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from tokendraw_transformers._errors import SeedsUnusedWarning as SeedsUnusedWarning
     from tokendraw_transformers._errors import TransformersVersionError as TransformersVersionError
     from tokendraw_transformers._generate import generate as generate
-    from tokendraw_transformers._model_on_disk import ModelOnDisk as ModelOnDisk
     from tokendraw_transformers._output import DrawDecoderOnlyOutput as DrawDecoderOnlyOutput
     from tokendraw_transformers._output import DrawEncoderDecoderOutput as DrawEncoderDecoderOutput
     from tokendraw_transformers._processor import DrawLogitsProcessor as DrawLogitsProcessor
+    from tokendraw_transformers._processor import ModelOnDisk as ModelOnDisk
     from tokendraw_transformers._rollout import rollout_func as rollout_func
     from tokendraw_transformers._seeds import Row as Row
     from tokendraw_transformers._seeds import derived_seed as derived_seed

@@ -7,16 +7,18 @@ drawn tokens. The loop takes them without another pass over the vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import sys
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 
+import tokendraw
 from tokendraw import (
     InvalidParameterError,
-    KeptIds,
     Need,
     Sampler,
     SamplerOutput,
@@ -24,18 +26,56 @@ from tokendraw import (
     SamplingParams,
     kept_ids,
 )
+from tokendraw.resolution import read_settings
 from tokendraw_transformers._errors import TransformersVersionError
-from tokendraw_transformers._loading import load_sampler
 from tokendraw_transformers._warpers import StepPlan
 
+_lock = threading.Lock()
+_cache: dict[Hashable, Any] = {}
+_MAX_CACHE_ENTRIES = 16  # settings may change at every call
 
-class StepDetails(NamedTuple):
-    """What a trainer asks of a step."""
 
-    kept: KeptIds | None
-    """The kept ids of each row."""
-    entropy: Tensor | None
-    """[B] float32, in nats."""
+def load_sampler(
+    sampler: str | Sampler | None, device: torch.device, need: Need, logprobs_mode: str | None = None
+) -> Sampler:
+    """Load a sampler, or return the sampler of an earlier load: negotiation and proof may outlast a ``generate``.
+
+    It is the same object, so a sampler whose call failed stays replaced, and is not warned of again.
+    """
+    if isinstance(sampler, Sampler):
+        return sampler
+    if sampler is not None and not isinstance(sampler, str):
+        raise InvalidParameterError(
+            f"'sampler' needs the name of a plugin or what tokendraw.load_sampler returned, found a "
+            f"{type(sampler).__name__}. Pass one of these, or leave it out."
+        )
+    mode = "raw_logprobs" if logprobs_mode is None else logprobs_mode
+    value: Sampler = _cached(
+        (sampler, device, need, repr(mode)),
+        lambda: tokendraw.load_sampler(
+            sampler,
+            device=device,
+            logprobs_mode=mode,  # type: ignore[arg-type]  # load_sampler refuses what is not a mode
+            need=need,
+        ),
+    )
+    return value
+
+
+def load_processor(device: torch.device) -> Any:
+    return _cached(("process_logits", device), lambda: tokendraw.load("process_logits", device=device))
+
+
+def _cached(key: tuple[Hashable, ...], load: Callable[[], Any]) -> Any:
+    # a decision also depends on the settings in force, and on where packages are found
+    key = (*key, read_settings(), tuple(sys.path))
+    with _lock:
+        if key not in _cache:
+            value = load()
+            while len(_cache) >= _MAX_CACHE_ENTRIES:
+                del _cache[next(iter(_cache))]
+            _cache[key] = value
+        return _cache[key]
 
 
 class BatchDrawer:
@@ -50,11 +90,6 @@ class BatchDrawer:
         max_kept: int | None = None,
         has_entropy: bool = False,
     ) -> None:
-        """Check the parameters.
-
-        :param max_kept: how many of the kept ids :meth:`details` lists; None: none.
-        :param has_entropy: whether it has entropies.
-        """
         if isinstance(sampler, Sampler) and logprobs_mode is not None:
             raise InvalidParameterError(
                 f"'logprobs_mode' needs a sampler that is yet to be loaded, found {sampler!r}. Pass logprobs_mode to "
@@ -64,28 +99,30 @@ class BatchDrawer:
         self._on_cpu = self._metadata(torch.device("cpu"))  # refuses bad values here and now
         self._sampler = sampler
         self._logprobs_mode = logprobs_mode
-        self._max_kept = None if max_kept is None else _checked_max_kept(max_kept)
+        if max_kept is not None and (type(max_kept) is not int or max_kept < 1):
+            raise InvalidParameterError(f"'kept_ids' needs an integer >= 1 or None, found {max_kept!r}.")
+        self._max_kept = max_kept
         self._has_entropy = has_entropy
         self._loaded_by_device: dict[torch.device, tuple[Sampler, SamplingMetadata, Tensor]] = {}
 
     def draw(self, scores: Tensor, positions: Tensor) -> SamplerOutput:
-        """Draw a token in each row.
-
-        :param scores: [B, V] floating point.
-        :param positions: [B] integer, on the device of the scores.
-        """
+        """Draw a token in each row of scores [B, V], at positions [B] on their device."""
         if scores.device not in self._loaded_by_device:
             self._loaded_by_device[scores.device] = self._load(scores.device)
         sampler, metadata, positions_in_metadata = self._loaded_by_device[scores.device]
         positions_in_metadata.copy_(positions)
         return sampler.sample(scores, metadata)
 
-    def details(self, scores: Tensor, output: SamplerOutput) -> StepDetails | None:
-        """Look again at the rows of the last draw; None if nothing was asked for.
+    def fields(self, scores: Tensor, output: SamplerOutput) -> dict[str, Any]:
+        """Return a step of the last draw for each field of ``generate``'s output.
 
         :raises InvalidParameterError: kept ids are asked of a sampler that was loaded without thresholds.
         """
-        kept = entropy = None
+        fields: dict[str, Any] = {"valid": output.valid}
+        if (best := output.logprobs) is not None:
+            fields |= {"logprobs": best.logprobs[:, 0], "ranks": best.ranks}
+            if best.logprobs.shape[1] > 1:
+                fields |= {"top_token_ids": best.token_ids[:, 1:], "top_logprobs": best.logprobs[:, 1:]}
         if self._max_kept is not None:
             if output.threshold is None:
                 raise InvalidParameterError(
@@ -93,10 +130,11 @@ class BatchDrawer:
                     "tokendraw.Need(threshold=True), or pass its name."
                 )
             kept = kept_ids(scores, output.threshold, self._max_kept, output.ceiling)
+            fields |= {"kept_token_ids": kept.ids, "kept_counts": kept.counts}
         if self._has_entropy:
             sampler, metadata, _ = self._loaded_by_device[scores.device]
-            entropy = sampler.score(scores, output.token_ids, metadata).entropy
-        return None if kept is None and entropy is None else StepDetails(kept, entropy)
+            fields["entropy"] = sampler.score(scores, output.token_ids, metadata).entropy
+        return fields
 
     def _load(self, device: torch.device) -> tuple[Sampler, SamplingMetadata, Tensor]:
         """Make the sampler, the metadata, and its tensor [B] for the positions of each step."""
@@ -109,13 +147,6 @@ class BatchDrawer:
 
     def _metadata(self, device: torch.device) -> SamplingMetadata:
         return SamplingMetadata.from_params(self._params, device=device, positions=[0] * len(self._params))
-
-
-def _checked_max_kept(value: int) -> int:
-    """Check the argument ``kept_ids`` of ``generate``."""
-    if type(value) is not int or value < 1:
-        raise InvalidParameterError(f"'kept_ids' needs an integer >= 1 or None, found {value!r}.")
-    return value
 
 
 _ARGMAX = (torch.argmax, Tensor.argmax)
@@ -131,7 +162,6 @@ class DrawnScores(Tensor):
 
     @classmethod
     def of(cls, scores: Tensor, token_ids: Tensor) -> DrawnScores:
-        """Wrap ``scores`` with the ``token_ids`` [B]."""
         drawn_scores = scores.as_subclass(cls)
         drawn_scores.token_ids = token_ids
         return drawn_scores
@@ -156,23 +186,15 @@ class DrawProcessor(LogitsProcessor):  # type: ignore[misc]
         self._offset = offset
         self._records_scores = records_scores
         self._last: DrawnScores | None = None
-        self.steps: list[SamplerOutput] = []
-        self.details: list[StepDetails] = []
+        self.steps: list[dict[str, Any]] = []
+        """As :meth:`BatchDrawer.fields` returns them."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Draw the next token of each row.
-
-        :param input_ids: [B, L].
-        :param scores: [B, V] float32, processed but not warped.
-        :returns: [B, V], warped if scores are recorded.
-        """
+        """Draw from processed scores [B, V]; return them, warped if scores are recorded."""
         self.check_taken()
         narrowed = self._plan.narrowing(input_ids, scores)
         output = self._rows.draw(narrowed, self._offset + input_ids.shape[1])
-        self.steps.append(output)
-        details = self._rows.details(narrowed, output)
-        if details is not None:
-            self.details.append(details)
+        self.steps.append(self._rows.fields(narrowed, output))
         recorded_scores = self._plan.recorded(input_ids, scores) if self._records_scores else scores
         self._last = DrawnScores.of(recorded_scores, output.token_ids)
         return self._last
@@ -198,7 +220,6 @@ class Processors(LogitsProcessorList):  # type: ignore[misc]
         self._draws = draws
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
-        """Return the scores [B, V] to draw from."""
         if self._processors:
             scores = self._processors(input_ids, scores, **kwargs)
         return self._draws(input_ids, scores)
@@ -212,7 +233,6 @@ class RecordingStoppingCriteria(StoppingCriteriaList):  # type: ignore[misc]
         self.stopped: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        """Return the rows to stop as [B] bool, as the criteria say."""
         stopped: Tensor = super().__call__(input_ids, scores, **kwargs)
         self.stopped.append(stopped)
         return stopped
@@ -221,8 +241,7 @@ class RecordingStoppingCriteria(StoppingCriteriaList):  # type: ignore[misc]
         """Return the steps [B, steps] bool at which rows drew a token instead of padding."""
         stopped = torch.stack(self.stopped[:steps], dim=1)
         if not any(hasattr(criterion, "eos_token_id") for criterion in self):
-            return torch.ones_like(
-                stopped
-            )  # transformers fills rows up only where there is an end of sequence
+            # transformers fills rows up only where there is an end of sequence
+            return torch.ones_like(stopped)
         stops_before = stopped.cumsum(dim=1) - stopped.to(torch.int64)
         return stops_before == 0

@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from tokendraw import InvalidParameterError, RequestSlots, SamplerUnavailableError, SamplingParams
-from tokendraw_transformers._loading import load_processor
+from tokendraw_transformers._drawing import load_processor
 
 BIASES = (SequenceBiasLogitsProcessor, NoBadWordsLogitsProcessor)
 SUPPORTED = (
@@ -86,11 +86,7 @@ class EditProcessor(LogitsProcessor):  # type: ignore[misc]
         self._length = self._max_length = 0
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return edited scores, in a new tensor.
-
-        :param input_ids: [B, L].
-        :param scores: [B, V].
-        """
+        """Return edited scores [B, V], in a new tensor."""
         if self._is_refused or scores.dtype is not torch.float32:  # transformers rounds after each processor
             return self._edit_by_transformers(input_ids, scores)
         try:
@@ -122,7 +118,6 @@ class EditProcessor(LogitsProcessor):  # type: ignore[misc]
         self._begin(input_ids, scores)
 
     def _begin(self, input_ids: Tensor, scores: Tensor) -> None:
-        """Make slots with the present tokens of the rows."""
         (count, length), vocab_size = input_ids.shape, scores.shape[1]
         params = _edit_params(self._kinds, vocab_size, length)
         known = _histories(self._kinds.get(RepetitionPenaltyLogitsProcessor), input_ids, vocab_size)
@@ -147,9 +142,7 @@ class EditProcessor(LogitsProcessor):  # type: ignore[misc]
 def _edit_params(kinds: Mapping[type, Any], vocab_size: int, length: int) -> SamplingParams:
     """Express the processors of a stretch as parameters of a request, whose slot counts no token as output.
 
-    :param kinds: the processors by their types.
     :param length: tokens of the request so far.
-    :raises InvalidParameterError: an id is outside the vocabulary, or a value is not finite.
     """
     bias: dict[int, float] = {}
     forbidden: set[tuple[int, ...]] = set()
@@ -181,10 +174,7 @@ def _ids_in_vocabulary(ids: Tensor, vocab_size: int) -> list[int]:
 
 
 def _histories(penalty: Any, input_ids: Tensor, vocab_size: int) -> list[list[int]]:
-    """Return the penalized tokens of each row, without padding. Waits for the device if there is a penalty.
-
-    :raises InvalidParameterError: the ignored prefix is longer than the prompt.
-    """
+    """Return the penalized tokens of each row, without padding. Waits for the device if there is a penalty."""
     rows = len(input_ids)
     if penalty is None:
         return [[]] * rows

@@ -41,26 +41,31 @@ class SeedsUnusedWarning(TokendrawWarning):
     """Seeds were given to greedy decoding, which draws nothing: no token changed."""
 
 
-def warn(text: str, category: type[TokendrawWarning], *, stacklevel: int) -> None:
-    """Warn, or raise the warning under ``TOKENDRAW_STRICT=1``.
-
-    :param stacklevel: 1 is the caller of this function.
-    """
+def warn(text: str, category: type[TokendrawWarning]) -> None:
+    """Warn the caller of ``model.generate`` from the adapter's ``generate``."""
     if read_settings().strict:
         raise category(f"{text} TOKENDRAW_STRICT=1 makes this warning an error.")
-    warnings.warn(text, category, stacklevel=stacklevel + 1)
+    warnings.warn(text, category, stacklevel=5)
 
 
+_LOOP = (
+    "self input_ids logits_processor stopping_criteria generation_config synced_gpus streamer model_kwargs"
+)
+CALLER_ARGUMENTS = ["assistant_model", "streamer", "synced_gpus"]
+"""Arguments of ``GenerationMixin.generate`` that it does not pass on to a callable ``custom_generate``."""
 SIGNATURES = {
-    "_sample": (
-        "self input_ids logits_processor stopping_criteria generation_config synced_gpus streamer model_kwargs"
-    ),
-    "_extract_generation_mode_kwargs": "self custom_generate kwargs synced_gpus assistant_model streamer",
+    "_sample": _LOOP.split(),
+    "_extract_generation_mode_kwargs": [
+        "self",
+        "custom_generate",
+        "kwargs",
+        "synced_gpus",
+        "assistant_model",
+        "streamer",
+    ],
+    "generate": CALLER_ARGUMENTS,
 }
 """Methods of ``GenerationMixin`` and their parameters: the decoding loop, and what it is prepared with."""
-
-CALLER_ARGUMENTS = ("assistant_model", "streamer", "synced_gpus")
-"""Arguments of ``GenerationMixin.generate`` that it does not pass on to a callable ``custom_generate``."""
 
 
 def supported_range() -> Requirement:
@@ -79,10 +84,6 @@ def supported_range() -> Requirement:
 
 @functools.cache
 def check_transformers() -> None:
-    """Check once that the adapter supports the installed transformers.
-
-    :raises TransformersVersionError: it is outside the range, or a signature differs.
-    """
     try:
         import transformers
     except ImportError as error:
@@ -97,10 +98,6 @@ def check_transformers() -> None:
 
 
 def check_version(version: str, requirement: Requirement) -> None:
-    """Refuse a version outside the range.
-
-    :raises TransformersVersionError: with both in its message.
-    """
     if not requirement.specifier.contains(version, prereleases=True):
         raise TransformersVersionError(
             f"'tokendraw-transformers' needs {requirement}, found transformers {version}. "
@@ -109,25 +106,15 @@ def check_version(version: str, requirement: Requirement) -> None:
 
 
 def check_signatures(mixin: type, version: str) -> None:
-    """Refuse a decoding loop with other arguments than expected.
-
-    :param mixin: ``transformers.GenerationMixin``.
-    :raises TransformersVersionError: names the method with both lists.
-    """
-    expected = {name: parameters.split() for name, parameters in SIGNATURES.items()}
-    found = {name: _parameters(mixin, name) for name in expected}
-    taken = set(_parameters(mixin, "generate"))
-    expected["generate"] = list(CALLER_ARGUMENTS)
-    found["generate"] = [name for name in CALLER_ARGUMENTS if name in taken]
-    for name, parameters in expected.items():
-        if found[name] != parameters:
+    """Refuse a ``GenerationMixin`` whose decoding loop has other arguments than expected."""
+    for name, parameters in SIGNATURES.items():
+        method = getattr(mixin, name, None)
+        found = [] if method is None else list(inspect.signature(method).parameters)
+        if name == "generate":  # it has others too
+            found = [each for each in parameters if each in found]
+        if found != parameters:
             raise TransformersVersionError(
                 f"'GenerationMixin.{name}' of transformers {version} needs the parameters {', '.join(parameters)}, "
-                f"found {', '.join(found[name]) or 'none'}. Install a transformers that tokendraw-transformers was "
-                "tested with, or leave out custom_generate."
+                f"found {', '.join(found) or 'none'}. Install a transformers that tokendraw-transformers was tested "
+                "with, or leave out custom_generate."
             )
-
-
-def _parameters(mixin: type, name: str) -> list[str]:
-    method = getattr(mixin, name, None)
-    return [] if method is None else list(inspect.signature(method).parameters)

@@ -16,9 +16,9 @@ from transformers.generation import GenerationMode
 from tokendraw import InvalidParameterError, Sampler
 from tokendraw_transformers._drawing import BatchDrawer, DrawProcessor, Processors, RecordingStoppingCriteria
 from tokendraw_transformers._edits import with_edits
-from tokendraw_transformers._errors import CALLER_ARGUMENTS, InvalidRowsWarning, warn
-from tokendraw_transformers._output import with_draws
-from tokendraw_transformers._seeds import Seeds, row_seeds, warn_of_unused_seeds
+from tokendraw_transformers._errors import CALLER_ARGUMENTS, InvalidRowsWarning, SeedsUnusedWarning, warn
+from tokendraw_transformers._output import stacked, with_draws
+from tokendraw_transformers._seeds import Seeds, row_seeds
 from tokendraw_transformers._warpers import plan
 
 
@@ -47,10 +47,7 @@ def position_offset(
 
 
 def prompts(model: Any, input_ids: Tensor, model_kwargs: dict[str, Any]) -> list[list[int]]:
-    """Return the token ids of each row's prompt, without padding. Waits for the device.
-
-    :param input_ids: [B, L]; [B, 0] where the model is given embeddings.
-    """
+    """Return the token ids of each row's prompt, without padding. Waits for the device."""
     mask, rows = _mask(model, model_kwargs), input_ids.tolist()
     if mask is None or mask.shape != input_ids.shape:
         return rows
@@ -127,15 +124,14 @@ def generate(
     :raises InvalidParameterError: a ValueError: an argument is outside its range, or asks for what is not served.
     :raises TransformersVersionError: the decoding loop is not the one that the adapter knows.
     """
-    seeds, sampler, logprobs, logprobs_mode, kept_ids, entropy = _from_config(
-        generation_config,
-        seeds=seeds,
-        sampler=sampler,
-        logprobs=logprobs,
-        logprobs_mode=logprobs_mode,
-        kept_ids=kept_ids,
-        entropy=entropy,
-    )
+
+    def given(name: str, value: Any) -> Any:
+        """Look up a missing argument in the ``GenerationConfig``, which keeps entries unknown to transformers."""
+        return getattr(generation_config, name, None) if value is None else value
+
+    seeds, sampler = given("seeds", seeds), given("sampler", sampler)
+    logprobs, logprobs_mode = given("logprobs", logprobs), given("logprobs_mode", logprobs_mode)
+    kept_ids, entropy = given("kept_ids", kept_ids), given("entropy", entropy)
     arguments = caller_arguments()
     streamer = arguments.get("streamer") if streamer is None else streamer
     synced_gpus = arguments.get("synced_gpus") if synced_gpus is None else synced_gpus
@@ -151,12 +147,11 @@ def generate(
 
     do_sample = bool(generation_config.do_sample)
     plans = plan(logits_processor, do_sample=do_sample)
-    seeds_by_row = row_seeds(
-        seeds,
-        input_ids.shape[0],
-        lambda: prompts(model, input_ids, model_kwargs),
-        subject=_row_phrase(input_ids.shape[0], generation_config.num_return_sequences),
-    )
+    rows, copies = input_ids.shape[0], generation_config.num_return_sequences or 1
+    subject = f"a row, {rows}"
+    if copies > 1:
+        subject += f" ({rows // copies} prompts, num_return_sequences={copies})"
+    seeds_by_row = row_seeds(seeds, rows, lambda: prompts(model, input_ids, model_kwargs), subject=subject)
     params = replace(plans.params, logprobs=logprobs)
     draws = DrawProcessor(
         plans,
@@ -170,7 +165,12 @@ def generate(
         position_offset(model, input_ids, generation_config, model_kwargs),
         records_scores=bool(generation_config.return_dict_in_generate and generation_config.output_scores),
     )
-    warn_of_unused_seeds(seeds_by_row, do_sample=do_sample, stacklevel=4)  # the caller of model.generate
+    if not do_sample and any(seed is not None for seed in seeds_by_row):
+        warn(
+            "'seeds' need do_sample=True, found False: greedy decoding draws nothing. Pass do_sample=True, or leave "
+            "out seeds.",
+            SeedsUnusedWarning,
+        )
     criteria = RecordingStoppingCriteria(stopping_criteria)
     by_argmax = copy.copy(generation_config)
     by_argmax.do_sample = False
@@ -187,12 +187,15 @@ def generate(
 
     sequences = result.sequences if generation_config.return_dict_in_generate else result
     steps = draws.steps[: sequences.shape[1] - input_ids.shape[1]]
-    drawn_steps = criteria.drawn_steps(len(steps))
-    valid = (torch.stack([step.valid for step in steps], dim=1) | ~drawn_steps).all(dim=1)
-    _warn_of_invalid_rows(valid)
-    if not generation_config.return_dict_in_generate:
-        return result
-    return with_draws(result, valid, steps, draws.details[: len(steps)], drawn_steps)
+    fields = stacked(steps, criteria.drawn_steps(len(steps)))
+    invalid_rows = (~fields["valid"]).nonzero().flatten().tolist()
+    if invalid_rows:
+        warn(
+            f"rows {', '.join(map(str, invalid_rows))} met NaN in their scores, or none above -inf. Look at the model, "
+            "or pass remove_invalid_values=True.",
+            InvalidRowsWarning,
+        )
+    return with_draws(result, fields) if generation_config.return_dict_in_generate else result
 
 
 def _check_mode(model: Any, generation_config: Any, assistant_model: Any) -> None:
@@ -213,30 +216,4 @@ def _check_mode(model: Any, generation_config: Any, assistant_model: Any) -> Non
         raise InvalidParameterError(
             f"{_NAME} needs sampling or greedy search, found {mode.value}. Leave out what asks for it, as num_beams, "
             "or custom_generate."
-        )
-
-
-def _from_config(generation_config: Any, **arguments: Any) -> tuple[Any, ...]:
-    """Take missing arguments from the ``GenerationConfig``, which keeps entries unknown to transformers."""
-    return tuple(
-        getattr(generation_config, name, None) if value is None else value
-        for name, value in arguments.items()
-    )
-
-
-def _row_phrase(rows: int, copies: int | None) -> str:
-    copies_phrase = (
-        f" ({rows // copies} prompts, num_return_sequences={copies})" if copies and copies > 1 else ""
-    )
-    return f"a row, {rows}{copies_phrase}"
-
-
-def _warn_of_invalid_rows(valid: Tensor) -> None:
-    if not valid.all():
-        rows = ", ".join(str(row) for row in (~valid).nonzero().flatten().tolist())
-        warn(
-            f"rows {rows} met NaN in their scores, or none above -inf. Look at the model, or pass "
-            "remove_invalid_values=True.",
-            InvalidRowsWarning,
-            stacklevel=5,  # the caller of model.generate
         )

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
-from tokendraw import InvalidParameterError, SamplerOutput
+from tokendraw import InvalidParameterError
 from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID
-from tokendraw_transformers._drawing import StepDetails
 
 
 @dataclass
@@ -71,54 +70,37 @@ class DrawEncoderDecoderOutput(_Draws, GenerateEncoderDecoderOutput):  # type: i
     """``GenerateEncoderDecoderOutput`` with the fields of :class:`DrawDecoderOnlyOutput`."""
 
 
-def with_draws(
-    result: Any,
-    valid: Tensor,
-    steps: list[SamplerOutput],
-    details: list[StepDetails],
-    drawn_steps: Tensor,
-) -> Any:
-    """Add validity and log-probabilities to transformers' own output.
+_WHERE_ENDED: dict[str, Any] = {
+    "valid": True,
+    "logprobs": 0.0,
+    "ranks": 0,
+    "top_token_ids": PAD_TOKEN_ID,
+    "top_logprobs": PAD_LOGPROB,
+    "kept_token_ids": PAD_TOKEN_ID,
+    "kept_counts": 0,
+    "entropy": 0.0,
+}
+"""The fields of a step, and their values where a row had ended."""
 
-    :param result: a ``GenerateDecoderOnlyOutput`` or a ``GenerateEncoderDecoderOutput``.
-    :param valid: [B] bool.
-    :param drawn_steps: [B, steps] bool.
+
+def stacked(steps: list[dict[str, Tensor]], drawn_steps: Tensor) -> dict[str, Tensor]:
+    """Join the fields of steps to those of an output.
+
+    :param drawn_steps: [B, steps] bool: False where a row had ended.
     """
+    fields = {}
+    for name in steps[0]:
+        values = torch.stack([step[name] for step in steps], dim=1)
+        ended = ~drawn_steps if values.dim() == 2 else ~drawn_steps[..., None]
+        fields[name] = values.masked_fill(ended, _WHERE_ENDED[name])
+    return {**fields, "valid": fields["valid"].all(dim=1)}
+
+
+def with_draws(result: Any, draws: dict[str, Tensor]) -> Any:
+    """Add the draws to transformers' own output."""
     fields = dict(result.items())
     if fields.get("scores"):
         fields["scores"] = tuple(scores.as_subclass(Tensor) for scores in fields["scores"])
     encoder_decoder = isinstance(result, GenerateEncoderDecoderOutput)
     kind = DrawEncoderDecoderOutput if encoder_decoder else DrawDecoderOnlyOutput
-    return kind(**fields, valid=valid, **_logprobs(steps, drawn_steps), **_details(details, drawn_steps))
-
-
-def _details(steps: list[StepDetails], drawn_steps: Tensor) -> dict[str, Tensor]:
-    kept = [step.kept for step in steps if step.kept is not None]
-    entropies = [step.entropy for step in steps if step.entropy is not None]
-    fields = {}
-    if kept:
-        ended = ~drawn_steps
-        ids = torch.stack([each.ids for each in kept], dim=1)
-        fields["kept_token_ids"] = ids.masked_fill(ended[..., None], PAD_TOKEN_ID)
-        fields["kept_counts"] = torch.stack([each.counts for each in kept], dim=1).masked_fill(ended, 0)
-    if entropies:
-        fields["entropy"] = torch.stack(entropies, dim=1).masked_fill(~drawn_steps, 0.0)
-    return fields
-
-
-def _logprobs(steps: list[SamplerOutput], drawn_steps: Tensor) -> dict[str, Tensor]:
-    step_logprobs = [step.logprobs for step in steps if step.logprobs is not None]
-    if not step_logprobs:
-        return {}
-    token_ids = torch.stack([best.token_ids for best in step_logprobs], dim=1)
-    logprobs = torch.stack([best.logprobs for best in step_logprobs], dim=1)
-    ranks = torch.stack([best.ranks for best in step_logprobs if best.ranks is not None], dim=1)
-    fields = {
-        "logprobs": logprobs[..., 0].masked_fill(~drawn_steps, 0.0),
-        "ranks": ranks.masked_fill(~drawn_steps, 0),
-    }
-    if logprobs.shape[-1] > 1:
-        ended = ~drawn_steps[..., None]
-        fields["top_token_ids"] = token_ids[..., 1:].masked_fill(ended, PAD_TOKEN_ID)
-        fields["top_logprobs"] = logprobs[..., 1:].masked_fill(ended, PAD_LOGPROB)
-    return fields
+    return kind(**fields, **draws)

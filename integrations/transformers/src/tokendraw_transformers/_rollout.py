@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from tokendraw import InvalidParameterError
 from tokendraw.plugin import PAD_TOKEN_ID
@@ -103,15 +102,14 @@ def _complete(
     trainer: Any,
     **options: Any,
 ) -> dict[str, list[Any]]:
-    """Draw a completion for each prompt: its token ids, including an end of sequence, and what belongs to them.
-
-    :param options: ``sampler``, ``kept_ids`` and ``entropy`` of :func:`generate`.
-    """
+    """Draw a completion for each prompt: its token ids, including an end of sequence, and what belongs to them."""
     from trl.models import unwrap_model_for_generation
 
     config = copy.deepcopy(trainer.generation_config)
     config.return_dict_in_generate = True
-    input_ids, attention_mask = _padded(prompt_ids, config.pad_token_id, trainer.accelerator.device)
+    width, device = max(map(len, prompt_ids)), trainer.accelerator.device
+    ids = [[config.pad_token_id] * (width - len(prompt)) + list(prompt) for prompt in prompt_ids]
+    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompt_ids]
     with unwrap_model_for_generation(
         trainer.model_wrapped,
         trainer.accelerator,
@@ -120,8 +118,8 @@ def _complete(
         gradient_checkpointing_kwargs=trainer.args.gradient_checkpointing_kwargs,
     ) as model:
         out = model.generate(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
+            input_ids=torch.tensor(ids, dtype=torch.int64, device=device),
+            attention_mask=torch.tensor(mask, dtype=torch.int64, device=device),
             generation_config=config,
             custom_generate=generate,
             seeds=seeds,
@@ -134,25 +132,11 @@ def _complete(
         "completion_ids": [[token_id for ((token_id, _, _),) in row] for row in rows],
         "logprobs": [[logprob for ((_, logprob, _),) in row] for row in rows],
     }
-    lengths = [len(row) for row in rows]
-    if out.kept_token_ids is not None:
-        by_row = zip(out.kept_token_ids.tolist(), lengths, strict=True)
-        completed["kept_ids"] = [
-            [[token_id for token_id in ids if token_id != PAD_TOKEN_ID] for ids in row[:length]]
-            for row, length in by_row
-        ]
-    for name, values in (("kept_counts", out.kept_counts), ("entropies", out.entropy)):
+    details = {"kept_ids": out.kept_token_ids, "kept_counts": out.kept_counts, "entropies": out.entropy}
+    for name, values in details.items():
         if values is not None:
-            completed[name] = [row[:length] for row, length in zip(values.tolist(), lengths, strict=True)]
+            drawn = zip(values.tolist(), rows, strict=True)
+            completed[name] = [steps[: len(row)] for steps, row in drawn]
+    if kept := completed.get("kept_ids"):
+        completed["kept_ids"] = [[[i for i in ids if i != PAD_TOKEN_ID] for ids in row] for row in kept]
     return completed
-
-
-def _padded(
-    prompt_ids: Sequence[Sequence[int]], pad_token_id: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Return token ids [B, L] with padding at the left, and their mask."""
-    width = max(len(prompt) for prompt in prompt_ids)
-    ids = [[pad_token_id] * (width - len(prompt)) + list(prompt) for prompt in prompt_ids]
-    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompt_ids]
-    made = (torch.tensor(rows, dtype=torch.int64, device=device) for rows in (ids, mask))
-    return next(made), next(made)

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from tokendraw import InvalidParameterError
-from tokendraw_transformers._errors import SeedsUnusedWarning, warn
 
 
 class Row(int):
@@ -27,7 +26,6 @@ class Row(int):
 
     @classmethod
     def of(cls, index: int, prompt_ids: tuple[int, ...], repeat: int) -> Row:
-        """Make the row with this index."""
         row = cls(index)
         row.prompt_ids, row.repeat = prompt_ids, repeat
         return row
@@ -62,10 +60,8 @@ def row_seeds(
 ) -> list[int | None]:
     """Find the seed of each row. Listed seeds, and those that a callable returns, are checked when the batch is built.
 
-    :param seeds: as :data:`Seeds` says.
     :param prompts: returns the token ids of each row's prompt, without padding; called only if they are needed.
     :param subject: what a row is, in a message.
-    :raises InvalidParameterError: a ValueError: ``seeds`` is of another type, or of another length.
     """
     if seeds is None:
         return [None] * rows
@@ -85,20 +81,6 @@ def row_seeds(
             f"'seeds' needs one entry {subject}, found {len(seeds)}. Pass a list of integers or None."
         )
     return list(seeds)
-
-
-def warn_of_unused_seeds(seeds: Sequence[int | None], *, do_sample: bool, stacklevel: int) -> None:
-    """Warn that greedy decoding uses no seed.
-
-    :param stacklevel: 1 is the caller of this function.
-    """
-    if not do_sample and any(seed is not None for seed in seeds):
-        warn(
-            "'seeds' need do_sample=True, found False: greedy decoding draws nothing. Pass do_sample=True, or leave "
-            "out seeds.",
-            SeedsUnusedWarning,
-            stacklevel=stacklevel + 1,
-        )
 
 
 def _rows_of_prompts(prompts: Sequence[Sequence[int]]) -> list[Row]:
