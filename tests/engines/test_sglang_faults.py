@@ -18,8 +18,8 @@ import tokendraw_sglang
 from call_tables import agree, pairs
 from sglang_drafts import batch_of, chains, speculation, verify
 from sglang_engine import Request, draw, info_of
-from tokendraw_sglang import _engine, _registration
-from tokendraw_sglang._rules import _CHOICE
+from tokendraw_sglang import _engine
+from tokendraw_sglang._requests import _CHOICE
 
 pytestmark = pytest.mark.usefixtures("sglang")
 V, WIDTH = 100, 4
@@ -88,7 +88,7 @@ def assert_verifies_and_scores():
 
 def made():
     """SGLang's sampler."""
-    return _registration.make_sampler(tokendraw_sglang.state())
+    return tokendraw_sglang.make_sampler(tokendraw_sglang.state())
 
 
 def test_without_a_fault_tokendraw_draws_and_a_line_says_so(logged):
@@ -172,9 +172,9 @@ def no_sglang(patch):
 class TestRegistration:
     @pytest.fixture(autouse=True)
     def anew(self):
-        _registration._register_once.cache_clear()
+        tokendraw_sglang._register_once.cache_clear()
         yield
-        _registration._register_once.cache_clear()
+        tokendraw_sglang._register_once.cache_clear()
 
     @pytest.fixture
     def calls(self, monkeypatch):

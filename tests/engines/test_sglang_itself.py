@@ -8,7 +8,7 @@ import pytest
 from sglang_drafts import speculation
 from sglang_engine import IS_REAL
 from tokendraw_sglang import state
-from tokendraw_sglang._rules import _CHOICE
+from tokendraw_sglang._requests import _CHOICE
 from tokendraw_sglang._verification import _TARGETS
 
 pytestmark = pytest.mark.usefixtures("sglang")

@@ -15,7 +15,7 @@ from sglang_engine import IS_REAL, Request, backend, draw, info_of, keep, made_s
 from special_rows import FALSE_ALARM
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw_sglang._engine import default_backend, without_seeds
-from tokendraw_sglang._metadata import NO_SEED
+from tokendraw_sglang._requests import NO_SEED
 from tokendraw_testing.kit.statistical_tests import fit
 
 if not IS_REAL:

@@ -11,7 +11,7 @@ from sglang_drafts import speculation
 from sglang_engine import Request, draw, info_of, made_sampler
 from tokendraw.calls import warmup
 from tokendraw_sglang._logprobs import LEAST_BEST, Scorer
-from tokendraw_sglang._metadata import metadata_of
+from tokendraw_sglang._requests import metadata_of
 from tokendraw_sglang._warmup import BATCH_SIZES, batches, warm_up, warm_up_scores
 
 pytestmark = pytest.mark.usefixtures("sglang")

@@ -145,7 +145,7 @@ def by_sglang(rank: int, folder: str, settings: dict[int, dict[str, Any]]) -> li
         from sglang.srt.runtime_context import get_parallel
 
         import tokendraw_sglang
-        from tokendraw_sglang._registration import make_sampler
+        from tokendraw_sglang import make_sampler
 
         def tokens() -> list[int]:
             info = info_of(

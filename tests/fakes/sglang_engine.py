@@ -58,9 +58,9 @@ def sglang_at_hand() -> Iterator[None]:
 
 def _forget() -> None:
     """Remove the stand-in and its importers from the process."""
-    from tokendraw_sglang import _registration, _verification
+    from tokendraw_sglang import _verification
 
-    _registration._register_once.cache_clear()
+    tokendraw_sglang._register_once.cache_clear()
     _verification._hook.cache_clear()
     for name in [name for name in sys.modules if name.split(".")[0] == "sglang"]:
         del sys.modules[name]

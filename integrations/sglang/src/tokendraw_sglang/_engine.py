@@ -1,7 +1,4 @@
-"""What the adapter knows of SGLang: tested versions, names in use, settings; what it has set; the lines of its log.
-
-Every other file of the adapter may import this one, which imports none of them, nor torch.
-"""
+"""What the adapter knows of SGLang: tested versions, names in use, settings; the lines of its log. Imports no torch."""
 
 from __future__ import annotations
 
@@ -32,12 +29,10 @@ TESTED = ("0.5.23",)
 
 
 class EngineFilter(NamedTuple):
-    """A filter of SGLang: names of fields of its ``SamplingBatchInfo``, and values in made-up batches."""
+    """A filter of SGLang: a tensor [B] and a flag of its ``SamplingBatchInfo``, and values in made-up batches."""
 
     column: str
-    """Name of the tensor [B]."""
     flag: str
-    """Whether a row may have the filter."""
     off: float
     example: float
 
@@ -126,10 +121,7 @@ def _misfits() -> Iterator[str]:
 
 
 def verification_misfits() -> Iterator[str]:
-    """Name the missing and changed names of SGLang that its verification of drafts is served by.
-
-    It imports SGLang's functions for speculative decoding.
-    """
+    """Name the missing and changed names of SGLang that its verification of drafts is served by."""
     from sglang.srt.layers.dp_attention import is_dp_attention_enabled
     from sglang.srt.layers.logprob_processor import compute_spec_logprobs
     from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties

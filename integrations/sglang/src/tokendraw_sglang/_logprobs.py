@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 import tokendraw
-from tokendraw_sglang._metadata import current_stream, rows_of_requests
-from tokendraw_sglang._rules import uploaded
+from tokendraw_sglang._requests import current_stream, rows_of_requests, uploaded
 
 LEAST_BEST = 8
 """The best tokens are asked for by powers of two from this number on: kernels are compiled for each number."""
@@ -35,15 +34,11 @@ class RowLogprobs(NamedTuple):
     """[L, M] float32, each row padded; None: no row wants any."""
 
     def at(self, rows: Tensor) -> RowLogprobs:
-        """Select rows [L']."""
         given = None if self.given is None else self.given[rows]
         return RowLogprobs(self.tokens[rows], self.best[rows], self.best_ids[rows], given)
 
     def fields(self, top_nums: Sequence[int], token_ids: TokenIds) -> dict[str, Any]:
-        """Return the requested fields of SGLang's ``LogprobResult``.
-
-        :param top_nums: how many best tokens each row wants.
-        """
+        """Return the requested fields of SGLang's ``LogprobResult``."""
         fields: dict[str, Any] = {"token_logprobs": self.tokens}
         if any(count > 0 for count in top_nums):
             for name, values in (("val", self.best), ("idx", self.best_ids)):
@@ -78,7 +73,6 @@ class Scorer:
         """Compute the log-probabilities of a token of each row, of the best, and of tokens by id. Waits for no device.
 
         :param logits: [B * width, V] before temperature.
-        :param token_ids: [B * width] integer.
         :param temperatures: [B, 1] float32; None: log-probabilities before temperature.
         :param top_nums: how many best tokens each of the B requests wants.
         :param width: rows of each request, which stand one behind the other.
@@ -103,20 +97,13 @@ class Scorer:
         lists = [tuple(ids or ()) for ids in given_ids]
         asked = (temperatures, num_best, width, lists, current_stream(device))
         if self._asked is None or self._asked[0] is not temperatures or self._asked[1:] != asked[1:]:
+            longest = max(map(len, lists), default=0)
+            padded = [[*ids, *[-1] * (longest - len(ids))] for ids in lists]
             self._asked = asked
             self._metadata = tokendraw.SamplingMetadata(
                 temperature=None if temperatures is None else temperatures.view(-1),
-                logprob_token_ids=_padded(lists, device),
+                logprob_token_ids=uploaded(padded, torch.int64, device) if longest else None,
                 row_index=None if width == 1 else rows_of_requests(len(lists), width, device),
                 facts=tokendraw.BatchFacts(any_greedy=False, max_logprobs=num_best),
             )
         return self._metadata
-
-
-def _padded(lists: Sequence[Sequence[int]], device: torch.device) -> Tensor | None:
-    """Write lists of ids as [B, M] int64 on a device, each padded with -1, without waiting; None: all are empty."""
-    longest = max(map(len, lists), default=0)
-    if not longest:
-        return None
-    rows = [[*ids, *[-1] * (longest - len(ids))] for ids in lists]
-    return uploaded(rows, torch.int64, device)

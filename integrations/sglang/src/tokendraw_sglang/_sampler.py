@@ -29,7 +29,7 @@ from tokendraw_sglang._engine import (
     without_seeds,
 )
 from tokendraw_sglang._logprobs import RowLogprobs, Scorer
-from tokendraw_sglang._metadata import LastMetadata
+from tokendraw_sglang._requests import LastMetadata
 from tokendraw_sglang._warmup import warm_up, warm_up_scores
 
 Walk = tuple[Tensor, Tensor, Tensor]
@@ -58,14 +58,12 @@ def choose() -> dict[str, tuple[str, ...]] | str:
 
 
 def load(names: dict[str, tuple[str, ...]] | None = None) -> tuple[TokendrawSampler, str]:
-    """Load the best sampler for the device, and make SGLang's sampler with it.
+    """Make SGLang's sampler with the best for the device; return it, and the name and version of its plugin.
 
     :param names: what the first of several ranks chose for all, by :func:`choose`; None: the best is chosen here.
-    :returns: the sampler, and the name and version of the plugin that draws.
-    :raises SamplerUnavailableError: no plugin can draw here, or the requested plugin cannot.
     """
     draws = tokendraw.load_sampler(names, need=_need())
-    versions = {engine_state.name: engine_state.version for engine_state in tokendraw.discover()}
+    versions = {candidate.name: candidate.version for candidate in tokendraw.discover()}
     return TokendrawSampler(draws, names), f"{draws.name} {versions[draws.name]}"
 
 
@@ -73,12 +71,9 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
     """SGLang's sampler with tokendraw's draws."""
 
     def __init__(self, draws: tokendraw.Sampler, names: dict[str, tuple[str, ...]] | None = None) -> None:
-        """Hold a loaded sampler.
-
-        :param names: of the plugins by operation, where several ranks draw the same tokens: then a failure raises.
-        """
         super().__init__()
         self.names = names
+        """Of the plugins by operation, where several ranks draw the same tokens: then a failure raises."""
         self._draws: tokendraw.Sampler | None = draws
         """None: a call has failed, and SGLang draws."""
         has_scorer = (names is None or "score" in names) and not is_deterministic()
@@ -88,7 +83,6 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         self._batches, self._verifications = LastMetadata(), LastMetadata()
         self._is_warm = False
         self._preprocessed: Tensor | None = None
-        """Logits already processed by SGLang."""
 
     def forward(
         self,
@@ -102,8 +96,6 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
     ) -> Tensor:
         """Draw a token in each row, and fill in the requested log-probabilities, as SGLang's sampler does.
 
-        :param logits_output: with ``next_token_logits`` [B, V], which may be overwritten.
-        :param sampling_info: a ``SamplingBatchInfo`` of B rows.
         :param positions: [B] integer: length of each sequence less one.
         :param options: further arguments of SGLang, as ``logprob_logits`` of a watermark; then SGLang draws the batch.
         :returns: [B] int32; int64 from SGLang where all rows are greedy.
@@ -165,11 +157,7 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
             return None
 
     def verify(self, drafts: Any, batch: Any, logits: Tensor) -> Walk:
-        """Verify the drafts of a batch, as SGLang's settings say.
-
-        :param drafts: SGLang's ``verify_input`` of B requests with n nodes each.
-        :param logits: [B * n, V], edited.
-        """
+        """Verify drafts, SGLang's ``verify_input`` of B requests with n nodes each, by edited logits [B * n, V]."""
         assert self._draws is not None
         info, mode = batch.sampling_info, mode_of(get_spec())
         if mode is None:
@@ -214,7 +202,6 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         return token_ids, engine._SamplingMaskCapture(weights, None, None, rows)
 
     def _draw_by_sglang(self, logits_output: Any, info: Any, *arguments: Any, **options: Any) -> Tensor:
-        """Draw as SGLang does without the adapter."""
         with get_exec().kernel.override(sampling_backend=default_backend()):
             token_ids: Tensor = super().forward(logits_output, without_seeds(info), *arguments, **options)
         return token_ids
@@ -237,10 +224,7 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
             warm_up(self._draws, logits, width=width, mode=None if spec is None else mode_of(spec))
         except Exception as error:
             self.fall_back(error)
-        else:
-            self._warm_up_scores(logits, width)
-
-    def _warm_up_scores(self, logits: Tensor, width: int) -> None:
+            return
         if self._scores is None or not logits.is_cuda:
             return
         has_temperature = not engine.SGLANG_RETURN_ORIGINAL_LOGPROB
@@ -266,11 +250,7 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
 
 
 def _walk(drafts: Any, tokens: Tensor) -> Walk:
-    """Accept the drafts that equal the token drawn in the row before them.
-
-    :param drafts: SGLang's ``verify_input``.
-    :param tokens: [B * n] int64: the token that every node's row draws.
-    """
+    """Accept the drafts that equal the token of ``tokens`` [B * n] drawn in the row before them."""
     from sglang.srt.speculative import eagle_utils
 
     candidates, device = drafts.draft_token.reshape(-1, drafts.draft_token_num), tokens.device

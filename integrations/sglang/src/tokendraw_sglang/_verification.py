@@ -51,23 +51,19 @@ def hook_verification(sampler: TokendrawSampler) -> None:
     spec = get_spec()
     if spec.speculative_algorithm is None or PROCESS.verifier is not None:
         return
+    names, unnamed = sampler.names, None
+    if names is not None and mode_of(spec) is not None and "verify" not in names:
+        unnamed = "no plugin verifies on the first rank"
     try:
-        reason = unserved(spec) or next(verification_misfits(), None) or _unnamed(sampler, spec) or _hook()
+        reason = unserved(spec) or next(verification_misfits(), None) or unnamed or _hook()
     except Exception as error:
-        if sampler.names is not None:
+        if names is not None:
             raise rank_error(error) from error
         reason = format_error(error).removesuffix(".")
     if reason is None:
         PROCESS.verifier = sampler
     else:
         log.warning(OWN_VERIFICATION, reason)
-
-
-def _unnamed(sampler: TokendrawSampler, spec: Any) -> str | None:
-    """Say if the first of several ranks has no plugin for drafts with probabilities."""
-    if sampler.names is None or mode_of(spec) is None or "verify" in sampler.names:
-        return None
-    return "no plugin verifies on the first rank"
 
 
 def verify_drafts(
@@ -79,10 +75,8 @@ def verify_drafts(
     *more: Any,
     **options: Any,
 ) -> Walk:
-    """Edit the target's logits, and verify the drafts of a batch, as ``eagle_sample`` does.
+    """Edit the target's logits in place, and verify the drafts of a batch, as ``eagle_sample`` does.
 
-    :param verify_input: an ``EagleVerifyInput`` or ``NgramVerifyInput`` of B requests with n nodes each.
-    :param logits_output: with ``next_token_logits`` [B * n, V], which are edited in place.
     :returns: ``predict`` [B * n] int32, the token of each accepted node's row; the number of emitted tokens [B] int32;
         ``accept_index`` [B, depth] int32, the rows of the emitted tokens, then -1.
     """
@@ -118,7 +112,6 @@ def _hook() -> str | None:
 
 
 def _needs_sglang(batch: Any, logits_output: Any, options: dict[str, Any]) -> bool:
-    """Return whether SGLang has to verify a batch."""
     from sglang.srt.runtime_context import get_spec
     from sglang.srt.speculative import spec_utils
 
@@ -165,10 +158,7 @@ def _broadcast(walk: Walk) -> None:
 
 @contextlib.contextmanager
 def _for_sglang(batch: Any, *applied: str) -> Iterator[None]:
-    """Have a batch verified as without the adapter.
-
-    :param applied: fields of its parameters that are already applied.
-    """
+    """Have a batch verified as without the adapter, apart from fields of its parameters that are applied already."""
     info = batch.sampling_info
     if info is not None:
         batch.sampling_info = without_seeds(info, *applied)
@@ -189,7 +179,6 @@ def score_drafts(
 ) -> None:
     """Fill in the log-probabilities of a verified batch, as ``compute_spec_logprobs`` does.
 
-    :param logits_output: with the edited ``next_token_logits`` [B * n, V].
     :param predict: [B * n] int32: the token of each row that emitted one, 0 in the others.
     :param accept_index: [B, depth] int32: rows of the emitted tokens, then -1, which stands for the last row; None: of
         another verification than ``eagle_sample``, which SGLang serves.

@@ -13,8 +13,7 @@ from torch import Tensor
 import tokendraw
 from tokendraw_sglang._engine import FILTERS, is_deterministic
 from tokendraw_sglang._logprobs import LEAST_BEST, Scorer
-from tokendraw_sglang._metadata import metadata_of
-from tokendraw_sglang._rules import ATTRIBUTE, NO_SEED, warmup_columns
+from tokendraw_sglang._requests import ATTRIBUTE, NO_SEED, metadata_of, warmup_columns
 
 BATCH_SIZES = (1, 64)
 _FILTERS = ((), *((name,) for name in FILTERS), ("top_k", "top_p"), tuple(FILTERS))
@@ -34,9 +33,9 @@ def warm_up(
     :param mode: how they judge drafts by probabilities; None: they draw the token of each row.
     """
     device, vocab_size = logits.device, logits.shape[1]
-    verified: dict[str, Any] = (
-        {} if mode is None else {"max_drafts": width - 1, "verify_modes": [mode], "draft_kinds": ["probs"]}
-    )
+    verified: dict[str, Any] = {}
+    if mode is not None:
+        verified = {"max_drafts": width - 1, "verify_modes": [mode], "draft_kinds": ["probs"]}
     sampler.warmup(
         vocab_size,
         dtypes=[logits.dtype],
@@ -53,11 +52,7 @@ def warm_up(
 
 
 def warm_up_scores(scores: Scorer, logits: Tensor, *, width: int = 1, has_temperature: bool = True) -> None:
-    """Score the tokens of made-up rows, alone and beside few best tokens.
-
-    :param logits: as in :func:`warm_up`.
-    :param has_temperature: whether log-probabilities are taken after temperature.
-    """
+    """Score the tokens of made-up rows, alone and beside few best tokens."""
     device, vocab_size = logits.device, logits.shape[1]
     stride = max(logits.stride(0), vocab_size)
     made = torch.zeros(max(BATCH_SIZES) * width, stride, dtype=logits.dtype, device=device)[:, :vocab_size]

@@ -113,10 +113,7 @@ class ModelOnDisk:
     """
 
     def __init__(self, folder: str, sampler: Sampler) -> None:
-        from transformers import (  # seconds that the processor does without
-            AutoModelForCausalLM,
-            AutoTokenizer,
-        )
+        from transformers import AutoModelForCausalLM, AutoTokenizer  # takes a second or two
 
         logging.set_verbosity_error()
         logging.disable_progress_bar()

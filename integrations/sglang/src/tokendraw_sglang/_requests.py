@@ -1,4 +1,4 @@
-"""Carries the rules and seeds of requests to the sampler, by hooks in SGLang's public ``HookRegistry``.
+"""Carries the parameters of requests to the sampler: rules and seeds by hooks in SGLang's public ``HookRegistry``.
 
 Rules are ``custom_params={"tokendraw": {...}}``. ``SamplingParams.verify`` refuses bad ones where SGLang takes a
 request. A batch holds a column [B] for each rule as an attribute of its ``SamplingBatchInfo``, which SGLang's
@@ -12,6 +12,9 @@ have them.
 
 SGLang's own verification of drafts reads ``sampling_seed`` too and would draw with :data:`NO_SEED` as with a seed, as
 would its draws of drafts, so speculative decoding gets seeds where tokendraw verifies and SGLang draws no drafts.
+
+SGLang keeps tensors on the device and a few facts about them on the host. The same tensors come back step after step
+until a request joins or leaves, so the metadata made from them is cached.
 """
 
 from __future__ import annotations
@@ -24,9 +27,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokendraw import InvalidParameterError, SamplingParams
-from tokendraw.engines import changed_signature, read_rules, rule_off, rule_values, warmup_rules
-from tokendraw_sglang._engine import BACKEND, OWN_DETERMINISM, PROCESS, log, mode_of, unserved
+from tokendraw import BatchFacts, InvalidParameterError, SamplingMetadata, SamplingParams
+from tokendraw.engines import RULE_FIELDS, changed_signature, read_rules, rule_off, rule_values, warmup_rules
+from tokendraw_sglang._engine import (
+    BACKEND,
+    FILTERS,
+    OWN_DETERMINISM,
+    PROCESS,
+    is_deterministic,
+    log,
+    mode_of,
+    unserved,
+)
 
 KEY = "tokendraw"
 SOURCE = f"custom_params[{KEY!r}]"
@@ -55,20 +67,14 @@ def rules_of(info: Any) -> Mapping[str, Tensor]:
 
 
 def verify(original: Callable[..., None], params: Any, vocab_size: int) -> None:
-    """Check the parameters of a request as SGLang does, and the rules.
-
-    :raises InvalidParameterError: a ValueError: a name or a value is bad, or tokendraw draws no tokens here.
-    """
+    """Check the rules of a request too."""
     original(params, vocab_size)
     if _values(params):
         _check_engine()
 
 
 def from_schedule_batch(original: Callable[..., Any], cls: Any, batch: Any, vocab_size: int) -> Any:
-    """Make SGLang's parameters of a batch, with the seeds and rules of its requests.
-
-    :param batch: the batch scheduled by SGLang; ``reqs[i].sampling_params.sampling_seed`` is an integer or None.
-    """
+    """Make SGLang's parameters of a batch, with the seeds and rules of its requests."""
     info, requested = original(cls, batch, vocab_size), [request.sampling_params for request in batch.reqs]
     seeds, device = [params.sampling_seed for params in requested], info.temperatures.device
     if info.sampling_seed is None and any(seed is not None for seed in seeds) and _draws_here():
@@ -83,10 +89,8 @@ def from_schedule_batch(original: Callable[..., Any], cls: Any, batch: Any, voca
 def filter_batch(
     original: Callable[..., None], info: Any, keep_indices: Sequence[int], keep_indices_device: Tensor
 ) -> None:
-    """Keep some rows of a batch."""
     original(info, keep_indices, keep_indices_device)
-    rules = rules_of(info)
-    if rules:
+    if rules := rules_of(info):
         setattr(info, ATTRIBUTE, {name: column[keep_indices_device] for name, column in rules.items()})
 
 
@@ -111,7 +115,6 @@ def merge_batch(original: Callable[..., None], info: Any, other: Any) -> None:
 
 
 def copy_for_forward(original: Callable[..., Any], info: Any) -> Any:
-    """Copy a batch for the forward pass."""
     copied = original(info)
     if rules_of(info):
         setattr(copied, ATTRIBUTE, rules_of(info))
@@ -163,7 +166,6 @@ def _check_engine() -> None:
 
 NO_SEED = -(2**63)
 """Entry of ``sampling_seed`` for a request without a seed. A request with this very seed draws as with 2**63 - 1."""
-_REPLACEMENT_SEED = 2**63 - 1
 
 
 def hook_backend() -> None:
@@ -181,17 +183,14 @@ def hook_backend() -> None:
 
 
 def keep_backend(original: Callable[..., dict[str, Any]], view: Any) -> dict[str, Any]:
-    """Choose the backend of deterministic inference as SGLang does, which takes ``pytorch``, but keep tokendraw.
-
-    :param view: SGLang's settings.
-    """
+    """Choose the backend of deterministic inference as SGLang does, which takes ``pytorch``, but keep tokendraw."""
     is_ours = view.sampling_backend == BACKEND and view.rl_on_policy_target is None
     return {} if is_ours else original(view)
 
 
 def seed_column(seeds: Sequence[int | None], device: torch.device) -> Tensor:
     """Write seeds as [B] int64 on a device, ``NO_SEED`` for None, without waiting for the device."""
-    entries = [NO_SEED if seed is None else _REPLACEMENT_SEED if seed == NO_SEED else seed for seed in seeds]
+    entries = [NO_SEED if seed is None else 2**63 - 1 if seed == NO_SEED else seed for seed in seeds]
     return uploaded(entries, torch.int64, device)
 
 
@@ -202,3 +201,72 @@ def _draws_here() -> bool:
         return False
     spec = get_spec()
     return spec.speculative_algorithm is None or (PROCESS.verifier is not None and mode_of(spec) is None)
+
+
+_TENSORS = ("temperatures", *(each.column for each in FILTERS.values()), "sampling_seed")
+_FACTS = ("is_any_greedy", *(each.flag for each in FILTERS.values()), "max_top_k")
+
+
+def metadata_of(info: Any, positions: Tensor, width: int = 1) -> SamplingMetadata:
+    """Describe a batch. Waits for no device.
+
+    :param info: a ``SamplingBatchInfo`` of B requests.
+    :param positions: [B * width] integer: index in its sequence of the token behind each row of logits; read if a
+        request may have a seed.
+    :param width: rows of each request, which stand one behind the other.
+    """
+    temperature, rules = info.temperatures.view(-1), rules_of(info)
+    if info.is_any_greedy:  # SGLang writes a temperature of 0 as top_k 1 at temperature 1
+        temperature = temperature.masked_fill(info.top_ks <= 1, 0.0)
+    filters = {name: getattr(info, each.column) for name, each in FILTERS.items() if getattr(info, each.flag)}
+    from_moments = {name: column for name, column in rules.items() if name not in RULE_FIELDS}
+    fields: dict[str, Any] = {name: column for name, column in rules.items() if name in RULE_FIELDS}
+    if "top_p" in filters and len(filters) + len(rules) > 1 and "joint" not in fields:  # one has no order
+        fields["joint"] = torch.ones_like(temperature, dtype=torch.bool)
+    seed = info.sampling_seed
+    return SamplingMetadata(
+        temperature=temperature,
+        **filters,
+        **fields,
+        filters=from_moments or None,
+        seed=seed,
+        seeded=None if seed is None or is_deterministic() else seed != NO_SEED,
+        positions=None if seed is None else positions,
+        row_index=None if width == 1 else rows_of_requests(len(temperature), width, temperature.device),
+        facts=BatchFacts(
+            any_greedy=info.is_any_greedy,
+            max_top_k=info.max_top_k,
+            all_top_k=info.max_top_k is not None,
+            any_top_k_first="joint" in rules,
+            filters=tuple(from_moments),
+        ),
+    )
+
+
+def rows_of_requests(requests: int, width: int, device: torch.device) -> Tensor:
+    return torch.arange(requests * width, device=device).div_(width, rounding_mode="floor")
+
+
+class LastMetadata:
+    """Describes the batches of a run, and caches the last description."""
+
+    def __init__(self) -> None:
+        self._tensors: tuple[object, ...] = ()
+        self._facts: tuple[Any, ...] = ()
+        self._metadata = SamplingMetadata()
+
+    def metadata(self, info: Any, positions: Tensor, width: int = 1) -> SamplingMetadata:
+        """Describe a batch; see :func:`metadata_of`. Tensors of the last batch are not read again."""
+        tensors = (*(getattr(info, name) for name in _TENSORS), rules_of(info))
+        stream = current_stream(info.temperatures.device)
+        facts = (*(getattr(info, name) for name in _FACTS), stream, width)
+        if facts != self._facts or any(a is not b for a, b in zip(self._tensors, tensors, strict=True)):
+            self._metadata = metadata_of(info, positions, width)
+            self._tensors, self._facts = tensors, facts
+        last = self._metadata
+        return last if last.seed is None else last.with_positions(positions)
+
+
+def current_stream(device: torch.device) -> int | None:
+    """Return the stream of a CUDA device: tensors made on one stream may not be ready on another."""
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
