@@ -149,7 +149,6 @@ def version() -> str:
 
 
 def is_tested() -> bool:
-    """Return whether the adapter was tested with the installed version of vLLM."""
     return version().partition("+")[0] in TESTED
 
 
@@ -178,11 +177,7 @@ def compare_engine() -> EngineState:
 
 
 def untested() -> str:
-    """Say that the installed version is untested."""
     return f"vLLM {version()} is untested, tested are {' and '.join(TESTED)}"
-
-
-_VERIFIED_METHODS = ("standard", "block")
 
 
 class DraftSetup(NamedTuple):
@@ -195,7 +190,6 @@ class DraftSetup(NamedTuple):
 
     @classmethod
     def of(cls, config: Any) -> DraftSetup | None:
-        """Read vLLM's configuration; None without speculative decoding."""
         given = getattr(config, "speculative_config", None)
         if given is None:
             return None
@@ -207,16 +201,13 @@ class DraftSetup(NamedTuple):
 
 
 def verification_obstacle(config: Any) -> str | None:
-    """Name the option by which vLLM verifies the drafts of all batches; None where tokendraw may verify.
-
-    :param config: vLLM's configuration, with or without speculative decoding.
-    """
+    """Name the option by which vLLM verifies the drafts of all batches; None where tokendraw may verify."""
     import vllm.envs as envs
 
     drafts = getattr(config, "speculative_config", None)
     if drafts is None:
         return None
-    if drafts.rejection_sample_method not in _VERIFIED_METHODS:
+    if drafts.rejection_sample_method not in ("standard", "block"):
         return f"rejection_sample_method={drafts.rejection_sample_method!r}"
     if getattr(config, "watermark_config", None) is not None:
         return "watermark_config"

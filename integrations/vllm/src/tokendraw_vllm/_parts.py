@@ -13,7 +13,7 @@ import logging
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from tokendraw.engines import choose_once, format_error, rank_error
 
@@ -25,6 +25,8 @@ SAMPLER, EDITING, VERIFICATION, DRAFTING, SCORING = (
     f"V2 {part}" for part in ("sampler", "editing", "verification", "drafting", "scoring")
 )
 """Replaced parts of vLLM."""
+ATTRIBUTE = "_tokendraw"
+"""Attribute of vLLM's objects for what tokendraw keeps of them, and of functions that it has replaced."""
 SECONDS_TO_END = 5.0
 """After so many, the process of a failed rank ends whatever it waits for."""
 _reasons_of_losses: set[str] = set()
@@ -32,16 +34,11 @@ _log = logging.getLogger("vllm.tokendraw")  # below vLLM's logger, whose handler
 
 
 def log_replaced(part: str, by: str) -> None:
-    """Log that tokendraw draws from now on."""
     _say(logging.INFO, f"tokendraw: {part} replaced ({by})")
 
 
 def log_kept(reason: str, *, part: str = "", is_asked_for: bool = False) -> None:
-    """Log why vLLM keeps its sampler: a warning, since vLLM may register plugins before it shows lower levels.
-
-    :param part: the part of vLLM; "" for all parts.
-    :param is_asked_for: whether the user asked for this, who needs no warning.
-    """
+    """Log why vLLM keeps its sampler: a warning, since vLLM may register plugins before it shows lower levels."""
     subject = f"{part} left alone" if part else "left alone"
     _say(logging.INFO if is_asked_for else logging.WARNING, f"tokendraw: {subject}: {reason}")
 
@@ -58,16 +55,22 @@ def _say(level: int, sentence: str) -> None:
     _log.log(level, sentence)
 
 
+def replace_once(owner: Any, name: str, replace: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replace a function of vLLM in this process by what ``replace`` makes of it, unless it is replaced already."""
+    original = getattr(owner, name)
+    if not hasattr(original, ATTRIBUTE):
+        made = functools.wraps(original)(replace(original))
+        setattr(made, ATTRIBUTE, True)
+        setattr(owner, name, made)
+
+
 Names: TypeAlias = Mapping[str, Sequence[str]]
 """Names by operation, as ``choices`` of a loaded provider."""
 Chosen = TypeVar("Chosen")
 
 
 def choose_for_all(choose: Callable[[], Chosen]) -> Chosen | None:
-    """Call a function on the first rank alone, and return the result on all ranks; None without other ranks.
-
-    All ranks call this together, in vLLM's main thread.
-    """
+    """Call a function on the first rank alone, in vLLM's main thread, for all ranks; None without other ranks."""
     groups = _groups()
     if not groups:
         return None
@@ -91,10 +94,7 @@ def names_or_reason(choose: Callable[[], Names]) -> Names | str:
 
 
 def chosen_names(names: Names | str | None) -> Names | None:
-    """Return what the first of several ranks chose by :func:`names_or_reason`; None: this process draws alone.
-
-    :raises LeftAlone: it could choose none.
-    """
+    """Return what the first of several ranks chose by :func:`names_or_reason`; None: this process draws alone."""
     if isinstance(names, str):
         raise LeftAlone(names)
     return names

@@ -69,7 +69,6 @@ def load(
 
     Raises nothing, but ends the process where other ranks draw the same tokens.
 
-    :param part: the part, for the log.
     :param reference_is_faster: whether tokendraw's reference in plain PyTorch is quicker than the part.
     :param prepare: called with the sampler and ``seeds_every_row`` of :class:`Replacement` before it counts as loaded.
     :param names: what the first of several ranks chose for all, by :func:`choose`; None: the best is chosen here.
@@ -93,11 +92,7 @@ def load(
 def choose(
     device: torch.device, need: Need, *, reference_is_faster: bool = False, verifies: bool = False
 ) -> Names:
-    """Choose for several ranks: the names of the best loadable sampler.
-
-    :param verifies: whether drafts are verified too. Without a plugin that can, vLLM verifies.
-    :raises _parts.LeftAlone: vLLM's own is as quick.
-    """
+    """Choose for several ranks: the names of the best loadable sampler, and of what verifies, where a plugin can."""
     if not reference_is_faster:
         _check_not_reference(device)
     sampler = tokendraw.load_sampler(device=device, need=need)

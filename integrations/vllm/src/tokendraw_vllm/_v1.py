@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,12 +11,11 @@ from torch import Tensor
 from tokendraw import BatchFacts, Need, SamplingMetadata
 from tokendraw_vllm import _parts
 from tokendraw_vllm._engine import is_tested
+from tokendraw_vllm._parts import ATTRIBUTE, choose_for_all, names_or_reason
 from tokendraw_vllm._parts import V1_SAMPLER as _PART
-from tokendraw_vllm._parts import choose_for_all, names_or_reason
 from tokendraw_vllm._replacement import Replacement, choose, load
 from tokendraw_vllm.v2.proof import made_up_logits, pass_or_stay, reference, require
 
-_ATTRIBUTE = "_tokendraw"
 MIN_CPU_VOCABULARY = 32_000
 """Least V that a compiled sampler draws on a CPU. With fewer tokens vLLM is quicker where a single request has top-k
 alone, and the choice must not depend on the batch neighbours.
@@ -33,19 +31,16 @@ def install() -> None:
     """Have every ``TopKTopPSampler`` of this process draw through tokendraw, existing instances included."""
     from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
 
-    original = TopKTopPSampler.__call__
-    if hasattr(original, _ATTRIBUTE):
-        return
+    def drawing(original: Any) -> Any:
+        def call(
+            self: Any, logits: Tensor, generators: Generators, k: Tensor | None, p: Tensor | None
+        ) -> tuple[Tensor, Tensor | None]:
+            ids = _draw(self, logits, generators, k, p, original)
+            return original(self, logits, generators, k, p) if ids is None else (ids, None)
 
-    @functools.wraps(original)
-    def __call__(  # noqa: N807 (the name of the replaced method)
-        self: Any, logits: Tensor, generators: dict[int, torch.Generator], k: Tensor | None, p: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        ids = _draw(self, logits, generators, k, p, original)
-        return original(self, logits, generators, k, p) if ids is None else (ids, None)
+        return call
 
-    setattr(__call__, _ATTRIBUTE, True)
-    TopKTopPSampler.__call__ = __call__
+    _parts.replace_once(TopKTopPSampler, "__call__", drawing)
 
 
 def _draw(
@@ -57,9 +52,9 @@ def _draw(
     batches without filters, and seeded rows without filters in every other batch, so that their tokens do not depend
     on batch neighbours. A specialised sampler draws all batches.
     """
-    if _ATTRIBUTE not in vars(sampler):  # the first batch
-        vars(sampler)[_ATTRIBUTE] = _load(sampler, logits.device, logits.shape[1])
-    replacement: Replacement | None = vars(sampler)[_ATTRIBUTE]
+    if ATTRIBUTE not in vars(sampler):  # the first batch
+        vars(sampler)[ATTRIBUTE] = _load(sampler, logits.device, logits.shape[1])
+    replacement: Replacement | None = vars(sampler)[ATTRIBUTE]
     if replacement is None or _PART not in replacement.serves:
         return None
     if not replacement.is_specialised and k is None and p is None:
@@ -84,7 +79,6 @@ def _draw(
 
 
 def _attempt(replacement: Replacement, logits: Tensor, *given: Any) -> Tensor | None:
-    """Draw with the arguments of :func:`_metadata`; None after a failure."""
     return replacement.attempt(
         _PART, lambda: replacement.sampler.sample(logits, _metadata(logits, *given)).token_ids
     )
@@ -135,7 +129,6 @@ def _load(sampler: Any, device: torch.device, vocab_size: int) -> Replacement | 
 def _unfiltered_rows(
     generators: Generators, k: Tensor | None, p: Tensor | None, vocab_size: int
 ) -> list[int]:
-    """Find the seeded rows without filters, ascending."""
     if not generators:
         return []
     top_k = [vocab_size] * (max(generators) + 1) if k is None else k.tolist()
@@ -147,10 +140,6 @@ def _metadata(logits: Tensor, generators: Generators, k: Tensor | None, p: Tenso
     """Describe a batch of logits after vLLM's temperature and min-p.
 
     V1 passes no positions, so the generator of a request gives its rows a seed of 63 bits each, one a step.
-
-    :param logits: [B, V].
-    :param k: [B] integer, V or more: off; None: off in every row.
-    :param p: [B] floating point, 1: off; None: off in every row.
     """
     rows = logits.shape[0]
     facts: dict[str, Any] = {}

@@ -29,12 +29,13 @@ from torch import Tensor
 
 from tokendraw_vllm import _parts
 from tokendraw_vllm._engine import is_tested, is_whole
+from tokendraw_vllm._parts import ATTRIBUTE
 from tokendraw_vllm._replacement import Replacement
 from tokendraw_vllm.v2 import drafts, logprobs
 from tokendraw_vllm.v2.loading import BackgroundLoad, Setup, load_during_weights
 from tokendraw_vllm.v2.proof import Proof
 from tokendraw_vllm.v2.rules import log_lost
-from tokendraw_vllm.v2.slots import ATTRIBUTE, Slots
+from tokendraw_vllm.v2.slots import Slots
 
 Method = Callable[..., Any]
 
@@ -44,17 +45,14 @@ def install() -> None:
     from vllm.v1.worker.gpu.model_states.interface import ModelState
     from vllm.v1.worker.gpu.states import RequestState
 
-    if hasattr(RequestState.__init__, ATTRIBUTE):
-        return
     if is_whole(_parts.SCORING):
         logprobs.install()
-    RequestState.__init__ = _load_beside(RequestState.__init__)
-    ModelState.custom_sampler = _take_over(ModelState.custom_sampler)
+    _parts.replace_once(RequestState, "__init__", _load_beside)
+    _parts.replace_once(ModelState, "custom_sampler", _take_over)
 
 
 def _load_beside(original: Method) -> Method:
-    @functools.wraps(original)
-    def __init__(self: Any, *arguments: Any, **keywords: Any) -> None:  # noqa: N807 (the name of the replaced method)
+    def init(self: Any, *arguments: Any, **keywords: Any) -> None:
         original(self, *arguments, **keywords)
         try:
             values = inspect.signature(original).bind(self, *arguments, **keywords).arguments
@@ -65,12 +63,10 @@ def _load_beside(original: Method) -> Method:
         else:
             setattr(self, ATTRIBUTE, loading)
 
-    setattr(__init__, ATTRIBUTE, True)
-    return __init__
+    return init
 
 
 def _take_over(original: Method) -> Method:
-    @functools.wraps(original)
     def custom_sampler(self: Any, sampler: Any, *positional: Any, **keywords: Any) -> tuple[Any, Any] | None:
         custom: tuple[Any, Any] | None = original(self, sampler, *positional, **keywords)
         if custom is not None:
@@ -162,8 +158,7 @@ def _verifying(kind: Any) -> type:
 def _slots(sampler: Any, config: Any, device: torch.device) -> Slots:
     """Make the slots of a sampler of vLLM, whose ``RequestState`` may hold the load of the sampler."""
     states, requests = sampler.sampling_states, sampler.req_states
-    sizes = {"vocab_size": states.vocab_size, "max_requests": states.max_num_reqs}
-    setup = Setup.of(config, sampler, device=device, **sizes)
+    setup = Setup.of(config, sampler, device, states.vocab_size, states.max_num_reqs)
     loading: BackgroundLoad | None = getattr(requests, ATTRIBUTE, None)
     if loading is None or loading.setup != setup:
         loading = BackgroundLoad(setup)

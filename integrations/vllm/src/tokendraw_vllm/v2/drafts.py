@@ -59,19 +59,12 @@ def probabilities(rows: VerifiedRows, draft_logits: Tensor, judging: Tensor, tem
 
     A greedy row accepts its argmax, whatever probability below 1 the draft has.
     """
-    if draft_logits.device.type == "cpu":
-        return probabilities_by_torch(rows, draft_logits, judging, temperature)
-    from tokendraw_vllm.v2.draft_kernels import JudgedRows, draft_probabilities
+    if draft_logits.device.type != "cpu":
+        from tokendraw_vllm.v2.draft_kernels import JudgedRows, draft_probabilities
 
-    judged = JudgedRows(judging, rows.slot_of_row, rows.step_of_row, temperature, draft_logits)
-    probs: Tensor = draft_probabilities(judged)
-    return probs
-
-
-def probabilities_by_torch(
-    rows: VerifiedRows, draft_logits: Tensor, judging: Tensor, temperature: Tensor
-) -> Tensor:
-    """Compute :func:`probabilities` by operations of torch, as on a CPU."""
+        judged = JudgedRows(judging, rows.slot_of_row, rows.step_of_row, temperature, draft_logits)
+        probs: Tensor = draft_probabilities(judged)
+        return probs
     slots = rows.slot_of_row.index_select(0, judging)
     divisors = temperature.index_select(0, slots)
     divisors = torch.where(divisors == 0.0, 1.0, divisors).unsqueeze(1)
@@ -90,7 +83,6 @@ class DraftLayouts:
         """Offsets [B + 1] and judging rows [L - B], by requests and rows of each."""
 
     def lay_out(self, rows: VerifiedRows, most: int, temperature: Tensor, *, verifies: bool) -> Drafts:
-        """Lay out the drafts of a batch; ``temperature``: [slots] float32."""
         fed = rows.judged if verifies else rows.fed
         count, requests = rows.logits.shape[0], rows.cu_num_logits.shape[0] - 1
         steps = count // requests
@@ -118,7 +110,6 @@ class DraftLayouts:
         return self._uniform[key]
 
 
-_ATTRIBUTE = "_tokendraw"
 _FACTS = BatchFacts(max_top_k=0, any_top_p=False, any_min_p=False, any_joint=False, filters=())
 _drafters: dict[torch.device, Drafter] = {}
 """By device: the draw that vLLM's speculators call has no other way to the sampler."""
@@ -129,8 +120,7 @@ def install(device: torch.device, vocab_size: int, wait_for_load: Callable[[], R
     from vllm.v1.worker.gpu.spec_decode import speculator
 
     _drafters[device] = Drafter(vocab_size, wait_for_load)
-    if not hasattr(speculator.gumbel_sample, _ATTRIBUTE):
-        speculator.gumbel_sample = _wrapped(speculator.gumbel_sample)
+    _parts.replace_once(speculator, "gumbel_sample", _wrapped)
 
 
 class _Call(NamedTuple):
@@ -139,9 +129,7 @@ class _Call(NamedTuple):
     logits: Tensor
     expanded_idx_mapping: Tensor
     temperature: Tensor
-    """[slots] float32."""
     seed: Tensor
-    """[slots] int64."""
     pos: Tensor
     apply_temperature: bool
     is_drafting: bool
@@ -151,7 +139,6 @@ class _Call(NamedTuple):
 
 
 def _wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
     def gumbel_sample(*given: Any, **named: Any) -> Any:
         try:
             call = _Call(*given, **named)
@@ -161,7 +148,6 @@ def _wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
         drafts = None if drafter is None else drafter.draw(call)
         return original(*given, **named) if drafts is None else drafts
 
-    setattr(gumbel_sample, _ATTRIBUTE, True)
     return gumbel_sample
 
 

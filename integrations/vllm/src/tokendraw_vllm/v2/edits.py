@@ -9,6 +9,7 @@ requests with edits are mirrored there. vLLM's states stay what vLLM edits with,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,7 +76,6 @@ def load_processor(
 
     :param sampler: name of the plugin that draws: a reference in plain PyTorch edits beside no other on a GPU.
     :param names: what the first of several ranks chose for all; None: the best is chosen here.
-    :raises _parts.LeftAlone: vLLM edits.
     """
     processor = tokendraw.load("process_logits", _parts.chosen_names(names), device=device, need=NEED)
     if processor.name == "native" != sampler and device.type != "cpu":
@@ -103,13 +103,11 @@ def _warm_up(processor: Any, vocab_size: int, max_drafts: int, device: torch.dev
 
 
 def request_bytes(max_tokens: int, vocab_size: int) -> int:
-    """Return the bytes on the device that a request takes in tokendraw's slots."""
     lists = 8 * _MAX_BIAS + 4 * _MAX_STOP_IDS + 4 * _MAX_BAD_WORDS * (_MAX_BAD_WORD_LEN + 1) + vocab_size // 8
     return 8 * max_tokens + 4 * vocab_size + lists + _STATE_BYTES
 
 
 def request_slots(count: int, max_tokens: int, vocab_size: int, device: torch.device) -> RequestSlots:
-    """Make slots for requests of vLLM, with room for the lists of one."""
     return RequestSlots(
         count,
         max_tokens,
@@ -148,10 +146,7 @@ def _noting(kind: Any) -> type:
 
 
 def staged_tokens(requests: Any, slot: int) -> np.ndarray | None:
-    """Return the tokens of the request that came last, which vLLM is about to write to the device; None: another's.
-
-    :param requests: vLLM's ``RequestState``.
-    """
+    """Return the tokens of the request that came last, which vLLM is about to write to the device; None: another's."""
     staged = requests.all_token_ids
     if staged._staged_write_indices[-1:] != [slot]:
         return None
@@ -166,9 +161,8 @@ class EditedRows(NamedTuple):
     places: np.ndarray
     """[n]: the rows in the batch, on the host."""
     requests: np.ndarray
-    """[n]: slots of vLLM, on the host."""
+    """[n]: slots of vLLM, on the host; ``slots`` are the same on the device."""
     slots: Tensor
-    """[n] int64: slots of vLLM, on the device."""
     mirror: Tensor
     """[n] int64: slots of tokendraw, on the device."""
     of_all: Tensor
@@ -179,7 +173,6 @@ class EditedRows(NamedTuple):
         return values[self.rows] if isinstance(self.rows, slice) else values.index_select(0, self.rows)
 
     def put(self, target: Tensor, values: Tensor) -> None:
-        """Write the entries, or rows, of a tensor of the batch in place."""
         if isinstance(self.rows, slice):
             target[self.rows].copy_(values)
         else:
@@ -208,7 +201,7 @@ class Mirror:
         self._free = list(range(count))
         self._steps = torch.arange(max_step_tokens, device=device)
         self._no_token = torch.full((1,), -1, device=device, dtype=torch.int64)
-        self._mirror: dict[int, int] = {}
+        self.slots: dict[int, int] = {}
         """Slot of tokendraw by slot of vLLM."""
         self._num_tokens = np.zeros(max_requests, dtype=np.int64)
         """Tokens of a request in tokendraw's slots, by slot of vLLM."""
@@ -226,35 +219,29 @@ class Mirror:
             self.requests.add(mirror, params, ids[:num_prompt], ids[num_prompt:])
         except InvalidParameterError:
             return False
-        self._mirror[slot] = self._free.pop()
+        self.slots[slot] = self._free.pop()
         self._num_tokens[slot] = len(ids)
         return True
 
     def discard(self, slot: int) -> None:
-        """Forget the request of a slot of vLLM, if any."""
-        mirror = self._mirror.pop(slot, None)
+        mirror = self.slots.pop(slot, None)
         if mirror is not None:
             self.requests.remove(mirror)
             self._free.append(mirror)
 
     def discard_all_but(self, slots: Any) -> None:
         """Forget requests that vLLM has no more; vLLM's sampler is not told when a request ends."""
-        for slot in [slot for slot in self._mirror if slot not in slots]:
+        for slot in [slot for slot in self.slots if slot not in slots]:
             self.discard(slot)
-
-    @property
-    def slots(self) -> list[int]:
-        """Slots of vLLM with a request in tokendraw's slots."""
-        return list(self._mirror)
 
     def rows(self, requests: np.ndarray) -> EditedRows | None:
         """Return the rows of a batch of requests that are edited here; None for none."""
-        places = [place for place, slot in enumerate(requests.tolist()) if slot in self._mirror]
+        places = [place for place, slot in enumerate(requests.tolist()) if slot in self.slots]
         if not places:
             return None
         count, edited = len(places), requests[places]
         is_dense = places[-1] - places[0] + 1 == count
-        of_all = [self._mirror.get(slot, self._empty) for slot in requests.tolist()]
+        of_all = [self.slots.get(slot, self._empty) for slot in requests.tolist()]
         on_host = torch.tensor(
             [*places, *edited.tolist(), *(of_all[place] for place in places), *of_all],
             pin_memory=self._device.type == "cuda",
@@ -280,8 +267,6 @@ class Mirror:
         A step without drafts feeds a decoding request with the token drawn last, and a request in its prompt with
         tokens that are there already.
 
-        :param input_ids: [rows] integer: the token fed last, of each row of the batch.
-        :param positions: [rows] integer: its index.
         :param lengths: [rows]: number of tokens that the model has seen, of each row of the batch.
         :returns: slots of vLLM whose tokens are unknown, since steps were missed; they are forgotten.
         """
@@ -315,13 +300,7 @@ class Mirror:
         elif tokens.dim() == 1:
             self.requests.append(mirror, tokens)
         else:
-            self.requests.append_verified(mirror, _Tokens(tokens))
-
-
-class _Tokens(NamedTuple):
-    """Several tokens a request, as :meth:`tokendraw.RequestSlots.append_verified` takes them."""
-
-    token_ids: Tensor
+            self.requests.append_verified(mirror, SimpleNamespace(token_ids=tokens))
 
 
 class Edits:
@@ -378,7 +357,6 @@ class Edits:
         )
 
     def rows(self, requests: np.ndarray) -> EditedRows | None:
-        """Return the rows of a batch of requests that tokendraw edits; None for none."""
         return None if self._mirror is None else self._mirror.rows(requests)
 
     def follow(
@@ -416,7 +394,6 @@ class Edits:
     ) -> Tensor | None:
         """Return the edited logits [n, V] of edited rows, in float32 as vLLM's; None after a failure: then vLLM edits.
 
-        :param logits: [rows, V] of the batch. Not changed.
         :param drafts: the rows are those of a verification of these drafts, and all are returned.
         """
         if self._mirror is None or self._processor is None:
@@ -433,8 +410,7 @@ class Edits:
             return None
 
     def _give_up(self, error: Exception) -> None:
-        """Leave the edits of all requests to vLLM."""
         if self._mirror is not None and self._processor is not None:
             _parts.give_up(_parts.EDITING, self._processor.name, error)
-            self.by_vllm[self._mirror.slots] = True
+            self.by_vllm[list(self._mirror.slots)] = True
         self._mirror = self._processor = None

@@ -53,13 +53,7 @@ class Setup:
 
     @classmethod
     def of(
-        cls,
-        config: Any,
-        options: Any,
-        *,
-        device: torch.device | str,
-        vocab_size: int,
-        max_requests: int,
+        cls, config: Any, options: Any, device: torch.device | str, vocab_size: int, max_requests: int
     ) -> Self:
         """Read the rest from vLLM's configuration and variables, and from its options: a sampler, or the model's."""
         import vllm.envs as envs
@@ -166,7 +160,6 @@ class Setup:
             self._warm_up(loaded.sampler, loaded.seeds_every_row, max_drafts=self.drafts.most, **each)
 
     def _warm_up_drawing(self, _: Replacement, names: Mapping[str, Names | str]) -> None:
-        """Compile the kernels of drawn drafts."""
         if self.device.type != "cpu":
             from tokendraw_vllm.v2.draft_kernels import warm_up
 
@@ -178,10 +171,7 @@ class Setup:
         return [(padded, self.dtype), (self.vocab_size, torch.float32)]
 
     def _warm_up(self, sampler: Sampler, seeds_every_row: bool, **drafts: Any) -> None:
-        """Draw made-up batches of the model's logits and of edited logits.
-
-        :param drafts: arguments of :meth:`tokendraw.Sampler.warmup` for drafts.
-        """
+        """Draw made-up batches of the model's logits and of edited logits."""
         batches = example_batches(
             self.max_requests,
             self.device,
@@ -224,10 +214,7 @@ class BackgroundLoad:
 
 
 def load_during_weights(vocab_size: int, max_requests: int, device: torch.device) -> BackgroundLoad | None:
-    """Start to load for the sampler of vLLM's current configuration.
-
-    :returns: None where the runner may make no replaceable sampler, or where nothing needs compiling.
-    """
+    """Start to load for vLLM's current configuration; None: it may make no such sampler, or nothing is compiled."""
     from vllm.config import get_current_vllm_config_or_none
 
     config = get_current_vllm_config_or_none()
@@ -237,5 +224,4 @@ def load_during_weights(vocab_size: int, max_requests: int, device: torch.device
     is_last_rank = config.parallel_config.pipeline_parallel_size == 1
     if not is_last_rank or model.runner_type == "pooling":
         return None
-    setup = Setup.of(config, model, device=device, vocab_size=vocab_size, max_requests=max_requests)
-    return BackgroundLoad(setup)
+    return BackgroundLoad(Setup.of(config, model, device, vocab_size, max_requests))

@@ -53,7 +53,6 @@ class Scorer:
     """Scores the tokens of rows."""
 
     def __init__(self, provider: Any, max_best: int) -> None:
-        """Hold a loaded provider of ``score``."""
         self.name: str = provider.name
         self._provider, self._max_best = provider, max_best
         self._described = functools.cache(_described)
@@ -70,8 +69,6 @@ class Scorer:
 
         Waits for no device.
 
-        :param logits: [B, V].
-        :param token_ids: [B] int64.
         :param num_best: N; 0 beside ``own_ids``.
         :param own_ids: [B, M] integer, -1 behind the last of a row; None: the N best are wanted.
         :returns: [B, 1 + max(N, M)] int64, the same float32, and [B] int64. Padding has the id 0 and -inf.
@@ -103,7 +100,6 @@ _scorers: dict[tuple[torch.device, bool], Scorer] = {}
 
 
 def forget_scorers() -> None:
-    """Leave all log-probabilities to vLLM."""
     _scorers.clear()
 
 
@@ -143,11 +139,8 @@ def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 from vllm.v1.outputs import LogprobsTensors
 
-                own_ids = _own_ids(
-                    call.logprob_token_ids_state, call.expanded_idx_mapping, call.max_per_req_token_ids
-                )
                 ids, values, ranks = scorer.score(
-                    call.logits, call.sampled_token_ids, call.num_logprobs, own_ids
+                    call.logits, call.sampled_token_ids, call.num_logprobs, _own_ids(call)
                 )
                 is_tensor = isinstance(call.cu_num_logits, Tensor)
                 return LogprobsTensors(
@@ -165,12 +158,13 @@ def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
     return compute_topk_scores
 
 
-def _own_ids(state: Any, slot_of_row: Tensor | None, count: int) -> Tensor | None:
-    """Gather the ids of each row's request on the device: [B, count] int32, -1 behind the last of a row."""
+def _own_ids(call: _Call) -> Tensor | None:
+    """Gather the ids of each row's request on the device: [B, M] int32, -1 behind the last of a row."""
+    count, state, slots = call.max_per_req_token_ids, call.logprob_token_ids_state, call.expanded_idx_mapping
     if not count:
         return None
-    ids: Tensor = state.token_ids.gpu[slot_of_row, :count]
-    is_behind = torch.arange(count, device=ids.device) >= state.num_token_ids.gpu[slot_of_row].unsqueeze(-1)
+    ids: Tensor = state.token_ids.gpu[slots, :count]
+    is_behind = torch.arange(count, device=ids.device) >= state.num_token_ids.gpu[slots].unsqueeze(-1)
     return ids.masked_fill_(is_behind, -1)
 
 
@@ -181,10 +175,7 @@ def _described(num_best: int, own_ids: Tensor | None = None) -> SamplingMetadata
 
 
 def choose_scorer(device: torch.device, need: Need) -> Names:
-    """Choose for several ranks: the names of a loadable scorer.
-
-    :raises _parts.LeftAlone: vLLM's own is as quick.
-    """
+    """Choose for several ranks: the names of a loadable scorer."""
     names: Names = tokendraw.load("score", _best_scorer(device, need), device=device, need=need).choices
     return names
 
@@ -209,9 +200,7 @@ def load_scorer(
 ) -> None:
     """Load the scorer for a device, and compile its kernels.
 
-    :param need: of the mode ``raw_logits`` where vLLM returns logits in the place of log-probabilities.
     :param names: what the first of several ranks chose for all, by :func:`choose_scorer`; None: chosen here.
-    :raises _parts.LeftAlone: vLLM's stays.
     """
     # by its name, so that no other plugin takes over after a failure
     chosen = _parts.chosen_names(names) or _best_scorer(device, need)
@@ -241,7 +230,6 @@ def processed_logits(logits: Tensor, output: SamplerOutput | VerifyOutput, tempe
     """Return logits [rows, V] float32 with -inf where a filter dropped the token, not divided by the temperature.
 
     :param logits: [rows, V], as the sampler got them. Not changed.
-    :param output: of the draw or the verification, with thresholds.
     :param temperature: [rows] float32: a greedy row keeps all its logits, as in vLLM.
     """
     threshold, ceiling = output.threshold, output.ceiling

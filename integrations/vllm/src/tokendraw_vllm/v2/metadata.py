@@ -35,7 +35,6 @@ def example_batches(
     """Make up batches like those of the V2 runner, to compile kernels; with rules, those that a variable names.
 
     :param max_requests: number of slots; the batches have the least number of rows, or as many as slots, up to 256.
-    :param seeds_every_row: whether every batch has seeds, or only batches with users' seeds.
     :param least_rows: 1, or K + 1 for a verification of one request.
     """
     columns = empty_columns(max_requests, device)
@@ -70,7 +69,6 @@ def example_batches(
 
 
 def empty_columns(requests: int, device: torch.device) -> dict[str, Tensor]:
-    """Make the columns [slots] of vLLM's parameters."""
     return {name: torch.zeros(requests, dtype=dtype, device=device) for name, dtype in _DTYPES.items()}
 
 
@@ -99,7 +97,6 @@ def make_metadata(
 def batch_facts(
     states: Any, requests: np.ndarray, rules: tuple[str, ...], *, any_min_p: bool | None = None
 ) -> BatchFacts:
-    """Collect the host's facts about requests."""
     top_k = states.top_k.np[requests]
     active = top_k < states.vocab_size
     greedy = states.temperature.np[requests] == 0.0
@@ -137,7 +134,6 @@ class BatchSummaries:
     """Summaries of batches, by the slots of their requests."""
 
     def __init__(self, states: Any, edits: Edits, rules: Rules) -> None:
-        """Hold vLLM's ``SamplingStates``."""
         self._states, self._edits, self._rules = states, edits, rules
         self._summaries: dict[bytes, BatchSummary] = {}
         self._last: tuple[bytes, BatchSummary] | None = None
@@ -148,7 +144,6 @@ class BatchSummaries:
         self._last = None
 
     def of(self, requests: np.ndarray) -> BatchSummary:
-        """Return the summary of a batch of requests."""
         key = requests.tobytes()
         if self._last is not None and key == self._last[0]:  # a comparison is quicker than a hash
             return self._last[1]
@@ -180,7 +175,6 @@ class RequestColumns:
     """The parameters of all requests of a sampler of vLLM: columns with an entry a slot."""
 
     def __init__(self, states: Any, rules: Rules, orders: Orders, device: torch.device) -> None:
-        """Hold vLLM's ``SamplingStates`` of a new sampler, without requests."""
         self._states, self._rules, self._orders = states, rules, orders
         self.columns = empty_columns(states.max_num_reqs, device)
         self.is_stale = True
@@ -201,7 +195,6 @@ class RequestColumns:
         """Describe a batch of requests; equal facts share metadata, and so the samplers' caches on it.
 
         :param raw: whether temperature and min-p are still to be applied.
-        :param seeds_every_row: whether rows without a user's seed get one.
         """
         rules = self._rules.active(requests)
         facts = batch_facts(

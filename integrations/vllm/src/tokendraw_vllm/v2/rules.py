@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -32,24 +31,17 @@ from tokendraw_vllm._parts import SAMPLER, VERIFICATION
 
 KEY = "tokendraw"
 SOURCE = f"extra_args[{KEY!r}]"
-_ATTRIBUTE = "_tokendraw"
 
 
 def install() -> None:
     """Have vLLM's input processor of this process refuse bad rules, and admit what is served beside drafts."""
     from vllm.v1.engine.input_processor import InputProcessor
 
-    original = InputProcessor._validate_params
-    if not hasattr(original, _ATTRIBUTE):
-        InputProcessor._validate_params = _checked(original)
+    _parts.replace_once(InputProcessor, "_validate_params", _checked)
 
 
 def rules_of(sampling_params: Any) -> SamplingParams:
-    """Read the rules of a request.
-
-    :param sampling_params: of vLLM.
-    :raises InvalidParameterError: a ValueError: a name or a value is bad, or ``min_p`` stands beside a filter.
-    """
+    """Read the rules of a request of vLLM; they may be bad, and raise an InvalidParameterError, a ValueError."""
     params = read_rules((getattr(sampling_params, "extra_args", None) or {}).get(KEY), SOURCE)
     if params.filters and sampling_params.min_p:
         raise InvalidParameterError(
@@ -60,8 +52,7 @@ def rules_of(sampling_params: Any) -> SamplingParams:
 
 
 def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _validate_params(self: Any, params: Any, *arguments: Any, **keywords: Any) -> Any:
+    def validate_params(self: Any, params: Any, *arguments: Any, **keywords: Any) -> Any:
         processor, refused = self, [name for name in ("min_p", "logit_bias") if getattr(params, name, None)]
         is_replay = getattr(params, "trace_decode_token_ids", None)  # whose check reads the same field
         if refused and self.speculative_config is not None and not is_replay:
@@ -74,8 +65,7 @@ def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
             _check_engine(self.vllm_config, SOURCE)
         return result
 
-    setattr(_validate_params, _ATTRIBUTE, True)
-    return _validate_params
+    return validate_params
 
 
 def _check_engine(config: Any, asked: str) -> None:
@@ -107,7 +97,6 @@ class Rules:
         self._device = device
         self._has_orders = has_orders
         self._by_slot: dict[int, SamplingParams] = {}
-        """Requests with rules."""
         self._pending: set[int] = set()
         """Slots whose rules are to be written into the columns."""
         self._columns: dict[str, Tensor] = {}
@@ -131,11 +120,9 @@ class Rules:
             self._pending.add(slot)
 
     def has_order(self, slot: int) -> bool:
-        """Return whether a request has a filter order other than vLLM's."""
         return self._by_slot.get(slot, _PLAIN).filter_order != _PLAIN.filter_order
 
     def log_lost(self, requests: np.ndarray, reason: str) -> None:
-        """Name the rules of requests that vLLM draws in the log."""
         _parts.log_lost(_names(self._asked(requests)), reason)
 
     def active(self, requests: np.ndarray) -> tuple[str, ...]:
@@ -156,7 +143,6 @@ class Rules:
         self._pending.clear()
 
     def tensors(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """Return fields of the metadata for some rules."""
         return metadata_fields({name: self._column(name) for name in names})
 
     def _column(self, name: str) -> Tensor:
@@ -166,13 +152,11 @@ class Rules:
 
 
 def filled_column(requests: int, value: float, device: torch.device) -> Tensor:
-    """Make the column [slots] of a rule with one value: float32, or bool."""
     dtype = torch.bool if isinstance(value, bool) else torch.float32
     return torch.full((requests,), value, dtype=dtype, device=device)
 
 
 def metadata_fields(columns: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return fields of the metadata for columns of rules."""
     filters = {name: column for name, column in columns.items() if name not in RULE_FIELDS}
     fields = {name: column for name, column in columns.items() if name in RULE_FIELDS}
     return {**fields, "filters": filters or None}
@@ -200,7 +184,6 @@ class Orders:
     """The parameters that either side applies to edited logits, by request."""
 
     def __init__(self, states: Any, device: torch.device) -> None:
-        """Hold vLLM's ``SamplingStates``, without a request."""
         self._states = states
         self._has_order = np.zeros(states.max_num_reqs, dtype=bool)
         zeros = torch.zeros(states.max_num_reqs, dtype=torch.float32, device=device)
@@ -210,11 +193,9 @@ class Orders:
         """Columns as vLLM's methods read them."""
 
     def add_request(self, slot: int, *, has_order: bool) -> None:
-        """Note whether a request has a filter order other than vLLM's."""
         self._has_order[slot] = has_order
 
     def any(self, requests: np.ndarray) -> bool:
-        """Return whether a request of a batch has an order of its own."""
         return bool(self._has_order[requests].any())
 
     def any_min_p(self, requests: np.ndarray) -> bool:

@@ -22,8 +22,6 @@ from tokendraw_vllm.v2.rules import NOT_REPLACED, Orders, Rules
 
 Result = TypeVar("Result")
 
-ATTRIBUTE = "_tokendraw"
-"""Attribute of vLLM's samplers for their :class:`Slots`."""
 
 MOST_PLAIN_ROWS = 256
 """Limit of logits rows of a verification that is left to vLLM, if no row has a filter, a seed or an edit."""
@@ -53,9 +51,7 @@ class Slots:
     ) -> None:
         """Hold the states of a new sampler, without requests.
 
-        :param sampler: the sampler of vLLM, of a subclass of tokendraw's.
         :param requests: vLLM's ``RequestState``, which has the tokens of the requests.
-        :param wait_for_load: waits for the replacement; returns None if vLLM draws.
         :param raw: whether batches may be drawn from the model's logits. Between these and edited logits the last bit
             may differ, so that a near tie may fall otherwise.
         :param has_orders: whether requests may have a filter order: tokendraw draws all that the sampler has edited.
@@ -110,11 +106,7 @@ class Slots:
     def draw(
         self, logits: Tensor, given: Sequence[Any], returns_logprobs: bool
     ) -> tuple[Drawn, Tensor] | None:
-        """Draw in the place of ``sample``; None where vLLM draws.
-
-        :param given: arguments of ``sample`` behind the logits.
-        :returns: the draw, and the logits that it was made from.
-        """
+        """Draw in the place of ``sample``, with its arguments; return also the logits. None where vLLM draws."""
         rows, _, requests, positions, input_ids, _, lengths = given
         self._needs_processed = needs_processed(self._sampler, lambda: returns_logprobs)
         if self._edits.follow(self._batches.of(requests).edited, input_ids, positions, lengths):
@@ -148,7 +140,6 @@ class Slots:
             self._rules.log_lost(requests, reason if self.can_draw() else NOT_REPLACED)
 
     def may_draw_raw(self, requests: np.ndarray) -> bool:
-        """Return whether a batch of requests can be drawn from the model's logits."""
         return self._raw and self._batches.of(requests).may_draw_raw
 
     def _draw_raw(
@@ -178,7 +169,6 @@ class Slots:
     def verify(self, verifier: Any, given: Sequence[Any]) -> tuple[VerifyOutput, Tensor | None] | None:
         """Verify the drafts of a batch in the place of ``_verify``; None after a failed edit, or if vLLM verifies.
 
-        :param verifier: vLLM's ``RejectionSampler``.
         :param given: all arguments of ``_verify``.
         :returns: the verification, and the processed logits as in :class:`Drawn`.
         """
@@ -226,14 +216,7 @@ class Slots:
     def _draw(
         self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor, *, raw: bool
     ) -> Drawn:
-        """Draw a token in each row.
-
-        :param logits: [rows, V].
-        :param slot_of_row: [rows] integer, on the device.
-        :param requests: slots of the requests, on the host.
-        :param positions: [rows] integer: index of the token fed last.
-        :param raw: whether temperature and min-p are still to be applied.
-        """
+        """Draw a token in each row of logits [rows, V]; ``raw``: temperature and min-p are still to be applied."""
         assert self._replacement is not None
         if not raw and logits.shape[0] == 1 and logits.stride(0) != logits.shape[1]:
             # vLLM's copy of a single row keeps the padding of the model's logits, a copy of several rows does not
@@ -263,7 +246,6 @@ class Slots:
     def _metadata(
         self, requests: np.ndarray, slot_of_row: Tensor, positions: Tensor, *, raw: bool
     ) -> SamplingMetadata:
-        """Describe the rows of a batch of requests."""
         self._parameters.refresh()
         by_stage = self._batches.of(requests).metadata_by_stage
         if raw not in by_stage:
