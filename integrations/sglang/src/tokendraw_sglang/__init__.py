@@ -33,10 +33,9 @@ def _register_once() -> None:
     engine_state = state()
     register_sampler_backend(BACKEND, functools.partial(make_sampler, engine_state))
     if engine_state.applies:
-        from tokendraw_sglang._requests import hook_backend, hook_batches
+        from tokendraw_sglang._requests import register_hooks
 
-        hook_batches()
-        hook_backend()
+        register_hooks()
 
 
 def make_sampler(engine_state: EngineState) -> Any:

@@ -121,7 +121,7 @@ def _misfits() -> Iterator[str]:
 
 
 def verification_misfits() -> Iterator[str]:
-    """Name the missing and changed names of SGLang that its verification of drafts is served by."""
+    """Name missing and changed names of SGLang for the verification of drafts."""
     from sglang.srt.layers.dp_attention import is_dp_attention_enabled
     from sglang.srt.layers.logprob_processor import compute_spec_logprobs
     from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
@@ -188,7 +188,7 @@ def mode_of(spec: Any) -> Literal["block", "rejection"] | None:
 
 
 def default_backend() -> str:
-    """Return the backend that SGLang takes by itself: ``flashinfer`` where it finds it, unless it is deterministic."""
+    """Return SGLang's own default backend: an installed ``flashinfer``, unless inference is deterministic."""
     from sglang.srt.runtime_context import get_platform
 
     return "flashinfer" if get_platform().has_flashinfer and not is_deterministic() else "pytorch"

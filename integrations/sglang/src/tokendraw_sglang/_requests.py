@@ -51,13 +51,21 @@ _PLAIN = SamplingParams(filter_order="joint")
 _NONE: Mapping[str, Tensor] = {}
 
 
-def hook_batches() -> None:
-    """Register the hooks; SGLang applies them after loading its plugins."""
+def register_hooks() -> None:
+    """Register the hooks, which SGLang applies after loading its plugins; the log names a changed choice of backend."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(f"{_PARAMS}.verify", verify, HookType.AROUND)
     for hook in (from_schedule_batch, filter_batch, merge_batch, copy_for_forward):
         HookRegistry.register(f"{_BATCH}.{hook.__name__}", hook, HookType.AROUND)
+    try:
+        reason = changed_signature(_CHOICE, pkgutil.resolve_name(_CHOICE), ["view"])
+    except (ImportError, AttributeError) as error:
+        reason = str(error)
+    if reason is None:
+        HookRegistry.register(_CHOICE, keep_backend, HookType.AROUND)
+    else:
+        log.warning(OWN_DETERMINISM, reason)
 
 
 def rules_of(info: Any) -> Mapping[str, Tensor]:
@@ -67,7 +75,6 @@ def rules_of(info: Any) -> Mapping[str, Tensor]:
 
 
 def verify(original: Callable[..., None], params: Any, vocab_size: int) -> None:
-    """Check the rules of a request too."""
     original(params, vocab_size)
     if _values(params):
         _check_engine()
@@ -128,7 +135,6 @@ def warmup_columns(rows: int, device: torch.device) -> list[Mapping[str, Tensor]
 
 
 def _values(params: Any) -> dict[str, float]:
-    """Check and return the rules of a request by name."""
     custom = getattr(params, "custom_params", None) or {}
     return rule_values(read_rules(custom.get(KEY), SOURCE, _PLAIN), _PLAIN)
 
@@ -140,7 +146,6 @@ def _column(values: Sequence[float], device: torch.device) -> Tensor:
 
 
 def uploaded(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Write values on a device without waiting for it."""
     tensor = torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda", device="cpu")
     return tensor.to(device, non_blocking=True)
 
@@ -166,20 +171,6 @@ def _check_engine() -> None:
 
 NO_SEED = -(2**63)
 """Entry of ``sampling_seed`` for a request without a seed. A request with this very seed draws as with 2**63 - 1."""
-
-
-def hook_backend() -> None:
-    """Register the hook on SGLang's choice of a backend in deterministic inference; the log says if it has changed."""
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-    try:
-        reason = changed_signature(_CHOICE, pkgutil.resolve_name(_CHOICE), ["view"])
-    except (ImportError, AttributeError) as error:
-        reason = str(error)
-    if reason is None:
-        HookRegistry.register(_CHOICE, keep_backend, HookType.AROUND)
-    else:
-        log.warning(OWN_DETERMINISM, reason)
 
 
 def keep_backend(original: Callable[..., dict[str, Any]], view: Any) -> dict[str, Any]:
@@ -252,6 +243,7 @@ class LastMetadata:
 
     def __init__(self) -> None:
         self._tensors: tuple[object, ...] = ()
+        """Those of the last batch, kept alive."""
         self._facts: tuple[Any, ...] = ()
         self._metadata = SamplingMetadata()
 

@@ -140,7 +140,7 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         )
 
     def logprob_temperatures(self, info: Any) -> Tensor | None:
-        """Return the temperatures [B, 1] that log-probabilities are taken at; None: those before temperature."""
+        """Return the temperatures [B, 1] of log-probabilities; None: these are taken before temperature."""
         if info.is_all_greedy or engine.SGLANG_RETURN_ORIGINAL_LOGPROB:
             return None
         temperatures: Tensor = info.temperatures
@@ -270,7 +270,7 @@ def _walk(drafts: Any, tokens: Tensor) -> Walk:
 
 
 def _chains(drafts: Any) -> tokendraw.Drafts:
-    """Describe chains of drafts with the probabilities that they were drawn by."""
+    """Describe chains of drafts with the probabilities of their draws."""
     width, probs = drafts.draft_token_num, drafts.draft_probs
     tokens = drafts.draft_token.reshape(-1, width)
     return tokendraw.Drafts(

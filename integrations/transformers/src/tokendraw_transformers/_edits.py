@@ -169,7 +169,6 @@ def _edit_params(kinds: Mapping[type, Any], vocab_size: int, length: int) -> Sam
 
 
 def _ids_in_vocabulary(ids: Tensor, vocab_size: int) -> list[int]:
-    """Return the ids inside the vocabulary, as transformers does."""
     return [token for token in ids.tolist() if 0 <= token < vocab_size]
 
 

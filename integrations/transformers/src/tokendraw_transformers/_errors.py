@@ -106,7 +106,7 @@ def check_version(version: str, requirement: Requirement) -> None:
 
 
 def check_signatures(mixin: type, version: str) -> None:
-    """Refuse a ``GenerationMixin`` whose decoding loop has other arguments than expected."""
+    """Refuse a ``GenerationMixin`` with unexpected arguments of the decoding loop."""
     for name, parameters in SIGNATURES.items():
         method = getattr(mixin, name, None)
         found = [] if method is None else list(inspect.signature(method).parameters)

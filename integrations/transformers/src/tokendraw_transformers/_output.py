@@ -97,7 +97,6 @@ def stacked(steps: list[dict[str, Tensor]], drawn_steps: Tensor) -> dict[str, Te
 
 
 def with_draws(result: Any, draws: dict[str, Tensor]) -> Any:
-    """Add the draws to transformers' own output."""
     fields = dict(result.items())
     if fields.get("scores"):
         fields["scores"] = tuple(scores.as_subclass(Tensor) for scores in fields["scores"])

@@ -94,7 +94,6 @@ class DrawLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
 
 def _paddings(left_padding: Any) -> list[int]:
-    """List the widths of padding: a single width for all rows, or a width for each."""
     widths = left_padding.tolist() if isinstance(left_padding, Tensor) else left_padding
     entries = widths if isinstance(widths, Sequence) else [widths]
     if not all(isinstance(width, int) and not isinstance(width, bool) and width >= 0 for width in entries):

@@ -144,7 +144,6 @@ def _attributes(kind: type) -> set[str]:
 
 
 def version() -> str:
-    """Return the installed version of vLLM; "" for none."""
     return next(filter(None, map(installed_version, DISTRIBUTIONS)), "")
 
 

@@ -56,7 +56,7 @@ def _say(level: int, sentence: str) -> None:
 
 
 def replace_once(owner: Any, name: str, replace: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replace a function of vLLM in this process by what ``replace`` makes of it, unless it is replaced already."""
+    """Replace a function of vLLM, once in a process, by the result of ``replace``."""
     original = getattr(owner, name)
     if not hasattr(original, ATTRIBUTE):
         made = functools.wraps(original)(replace(original))

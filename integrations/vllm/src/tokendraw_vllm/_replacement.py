@@ -112,7 +112,6 @@ def _check_not_reference(device: torch.device) -> None:
 
 
 def _plugin_of(name: str) -> tuple[str, PluginInfo]:
-    """Return the version of a loaded plugin's distribution, and its description."""
     return next(
         (candidate.version, candidate.info)
         for candidate in tokendraw.discover()

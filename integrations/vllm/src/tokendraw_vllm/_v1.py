@@ -139,7 +139,8 @@ def _unfiltered_rows(
 def _metadata(logits: Tensor, generators: Generators, k: Tensor | None, p: Tensor | None) -> SamplingMetadata:
     """Describe a batch of logits after vLLM's temperature and min-p.
 
-    V1 passes no positions, so the generator of a request gives its rows a seed of 63 bits each, one a step.
+    V1 passes no positions, so the generator of a request gives its rows a seed of 63 bits each, one a step. A ``k`` of
+    V or more is off, and a ``p`` of 1.
     """
     rows = logits.shape[0]
     facts: dict[str, Any] = {}

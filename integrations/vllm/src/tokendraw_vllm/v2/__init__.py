@@ -125,8 +125,7 @@ def _sampling(kind: Any) -> type:
                     _parts.SAMPLER, lambda: slots.draw(logits, given[:_SAMPLED], returns_logprobs)
                 )
                 if found is not None:
-                    drawn, read = found
-                    return drawn.token_ids, read if drawn.processed is None else drawn.processed
+                    return found
                 slots.log_lost(given[2])
             result: tuple[Tensor, Tensor] = super().sample(logits, *given, **keywords)
             return result
@@ -145,9 +144,7 @@ def _verifying(kind: Any) -> type:
             if not keywords and len(given) == _VERIFIED:
                 verified = slots.attempt(_parts.VERIFICATION, lambda: slots.verify(self, given))
                 if verified is not None:
-                    output, processed = verified
-                    read = given[0] if processed is None else processed
-                    return read, output.token_ids, output.num_accepted + 1
+                    return verified
             slots.log_lost(given[6] if len(given) > 6 else keywords["idx_mapping_np"], verifies=True)
             result: tuple[Tensor, Tensor, Tensor] = super()._verify(*given, **keywords)
             return result

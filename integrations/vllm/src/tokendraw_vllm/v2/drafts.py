@@ -100,7 +100,6 @@ class DraftLayouts:
         return Drafts(draft_token_ids=ids, cu_num_logits=offsets, draft_probs=probs, max_drafts=most)
 
     def _of_uniform(self, requests: int, steps: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return offsets and judging rows of requests with equally many rows each."""
         key = requests, steps
         if key not in self._uniform:
             while len(self._uniform) >= MAX_CACHED:

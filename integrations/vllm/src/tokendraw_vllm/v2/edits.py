@@ -235,7 +235,7 @@ class Mirror:
             self.discard(slot)
 
     def rows(self, requests: np.ndarray) -> EditedRows | None:
-        """Return the rows of a batch of requests that are edited here; None for none."""
+        """Return the edited rows of a batch of requests; None without any."""
         places = [place for place, slot in enumerate(requests.tolist()) if slot in self.slots]
         if not places:
             return None

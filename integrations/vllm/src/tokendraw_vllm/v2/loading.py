@@ -149,7 +149,6 @@ class Setup:
         )
 
     def _warm_up_drafts(self, loaded: Replacement, names: Mapping[str, Names | str]) -> None:
-        """Verify made-up drafts."""
         if names and "verify" not in names[_parts.SAMPLER]:
             raise LeftAlone("no plugin verifies on the first rank")
         assert self.drafts is not None
@@ -209,7 +208,6 @@ class BackgroundLoad:
         pool.shutdown(wait=False)
 
     def result(self) -> Replacement | None:
-        """Wait until the sampler is loaded; None where vLLM is left alone."""
         return self._replacement.result()
 
 

@@ -104,7 +104,7 @@ def forget_scorers() -> None:
 
 
 def install() -> None:
-    """Replace ``compute_topk_scores`` in the modules of its callers."""
+    """Replace ``compute_topk_scores`` in the modules of callers."""
     original = getattr(importlib.import_module(f"{_RUNNER}.sample.logprob"), FUNCTION)
     replacement = _wrap(original)
     for caller in _CALLERS:
@@ -175,7 +175,6 @@ def _described(num_best: int, own_ids: Tensor | None = None) -> SamplingMetadata
 
 
 def choose_scorer(device: torch.device, need: Need) -> Names:
-    """Choose for several ranks: the names of a loadable scorer."""
     names: Names = tokendraw.load("score", _best_scorer(device, need), device=device, need=need).choices
     return names
 
@@ -215,14 +214,12 @@ _INF = float("inf")
 
 
 def are_processed(logprobs_mode: str) -> bool:
-    """Return whether log-probabilities of a mode are those of filtered logits."""
     from vllm.config.model import PROCESSED_LOGPROBS_MODES
 
     return logprobs_mode in PROCESSED_LOGPROBS_MODES
 
 
 def needs_processed(sampler: Any, returns_logprobs: Callable[[], bool]) -> bool:
-    """Return whether vLLM reads the filtered logits of a batch."""
     return bool(sampler.return_sampling_mask or (are_processed(sampler.logprobs_mode) and returns_logprobs()))
 
 

@@ -219,7 +219,6 @@ class _Batch:
 
 
 def reference(device: torch.device, *, use_fp64: bool) -> Sampler:
-    """Load native, the reference in plain PyTorch."""
     need = Need(gumbel_dtype="fp64" if use_fp64 else "fp32")
     return tokendraw.load_sampler(REFERENCE, device=device, need=need)
 

@@ -96,6 +96,8 @@ class Rules:
         self._max_requests = max_requests
         self._device = device
         self._has_orders = has_orders
+        self.has_order = np.zeros(max_requests, dtype=bool)
+        """Slots of requests with a filter order other than vLLM's."""
         self._by_slot: dict[int, SamplingParams] = {}
         self._pending: set[int] = set()
         """Slots whose rules are to be written into the columns."""
@@ -118,9 +120,7 @@ class Rules:
             self._by_slot[slot] = params
         if had_rules or params != _PLAIN:
             self._pending.add(slot)
-
-    def has_order(self, slot: int) -> bool:
-        return self._by_slot.get(slot, _PLAIN).filter_order != _PLAIN.filter_order
+        self.has_order[slot] = params.filter_order != _PLAIN.filter_order
 
     def log_lost(self, requests: np.ndarray, reason: str) -> None:
         _parts.log_lost(_names(self._asked(requests)), reason)
@@ -169,7 +169,6 @@ def log_lost(sampling_params: Any) -> None:
 
 
 def _names(requests: Sequence[SamplingParams]) -> list[str]:
-    """Return the names of rules as requests give them, sorted."""
     fields = {
         field.name
         for params in requests
@@ -183,17 +182,13 @@ def _names(requests: Sequence[SamplingParams]) -> list[str]:
 class Orders:
     """The parameters that either side applies to edited logits, by request."""
 
-    def __init__(self, states: Any, device: torch.device) -> None:
-        self._states = states
-        self._has_order = np.zeros(states.max_num_reqs, dtype=bool)
+    def __init__(self, states: Any, rules: Rules, device: torch.device) -> None:
+        self._states, self._has_order = states, rules.has_order
         zeros = torch.zeros(states.max_num_reqs, dtype=torch.float32, device=device)
         self.columns: Mapping[str, Tensor] = {"temperature": zeros, "min_p": zeros.clone()}
         """What tokendraw applies: 1 or, to greedy requests, 0, and no min-p, where vLLM applies the request's own."""
         self._of_vllm: dict[str, SimpleNamespace] = {}
         """Columns as vLLM's methods read them."""
-
-    def add_request(self, slot: int, *, has_order: bool) -> None:
-        self._has_order[slot] = has_order
 
     def any(self, requests: np.ndarray) -> bool:
         return bool(self._has_order[requests].any())

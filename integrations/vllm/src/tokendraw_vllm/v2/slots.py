@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,18 +22,11 @@ from tokendraw_vllm.v2.rules import NOT_REPLACED, Orders, Rules
 
 Result = TypeVar("Result")
 
-
 MOST_PLAIN_ROWS = 256
 """Limit of logits rows of a verification that is left to vLLM, if no row has a filter, a seed or an edit."""
 
-
-class Drawn(NamedTuple):
-    """A draw in the place of vLLM's."""
-
-    token_ids: Tensor
-    """[rows] int64."""
-    processed: Tensor | None
-    """[rows, V] float32: the logits, divided and filtered; None where vLLM does not read them."""
+Drawn = tuple[Tensor, Tensor | None]
+"""Token ids [rows] int64, and the logits [rows, V] float32, divided and filtered; None: vLLM does not read these."""
 
 
 class Slots:
@@ -70,7 +63,7 @@ class Slots:
         max_requests = self._states.max_num_reqs
         self._rules = Rules(max_requests, device, has_orders=has_orders)
         self._batches = BatchSummaries(self._states, self._edits, self._rules)
-        self._orders = Orders(self._states, device)
+        self._orders = Orders(self._states, self._rules, device)
         self._parameters = RequestColumns(self._states, self._rules, self._orders, device)
         self._layouts = DraftLayouts()
         self._needs_processed = False
@@ -85,7 +78,6 @@ class Slots:
         self._edits.add_request(slot, sampling_params, add, self.can_draw)
         self._sampler.needs_logits_processing[slot] |= self._states.asked
         self._rules.add_request(slot, sampling_params)
-        self._orders.add_request(slot, has_order=self._rules.has_order(slot))
         self._parameters.is_stale = True
         self._batches.clear()
 
@@ -105,24 +97,26 @@ class Slots:
 
     def draw(
         self, logits: Tensor, given: Sequence[Any], returns_logprobs: bool
-    ) -> tuple[Drawn, Tensor] | None:
-        """Draw in the place of ``sample``, with its arguments; return also the logits. None where vLLM draws."""
+    ) -> tuple[Tensor, Tensor] | None:
+        """Draw in the place of ``sample``, with its arguments and result; None where vLLM draws."""
         rows, _, requests, positions, input_ids, _, lengths = given
         self._needs_processed = needs_processed(self._sampler, lambda: returns_logprobs)
         if self._edits.follow(self._batches.of(requests).edited, input_ids, positions, lengths):
             self._batches.clear()
+        drawn = None
         if self.may_draw_raw(requests):
             drawn = self._draw_raw(logits, rows, requests, positions)
-            if drawn is not None:
-                return drawn, logits
-        if not self._may_draw_edited(requests):
-            return None
-        editor = self._sampler
-        if self._orders.any(requests):
-            self._parameters.refresh()
-            editor = self._orders.editor(self._sampler)
-        edited = editor.apply_sampling_params(logits, *given, skip_top_k_top_p=True)
-        return self._draw(edited, rows, requests, positions, raw=False), edited
+        if drawn is None:
+            if not self._may_draw_edited(requests):
+                return None
+            editor = self._sampler
+            if self._orders.any(requests):
+                self._parameters.refresh()
+                editor = self._orders.editor(self._sampler)
+            logits = editor.apply_sampling_params(logits, *given, skip_top_k_top_p=True)
+            drawn = self._draw(logits, rows, requests, positions, raw=False)
+        token_ids, processed = drawn
+        return token_ids, logits if processed is None else processed
 
     def _may_draw_edited(self, requests: np.ndarray) -> bool:
         """Return whether a batch of requests can be drawn behind vLLM's edits."""
@@ -148,7 +142,7 @@ class Slots:
         """Draw from the model's logits [rows, V], those with edits from an edited copy of their rows.
 
         A row with edits is drawn beside the others too, without them, and that token is dropped: to leave the row out
-        would copy all others. The arguments and the result are those of :meth:`_draw`.
+        would copy all others.
         """
         edited = self._batches.of(requests).edited
         if edited is None:
@@ -161,17 +155,13 @@ class Slots:
             return self._draw(floats, slot_of_row, requests, positions, raw=True)
         drawn = self._draw(logits, slot_of_row, requests, positions, raw=True)
         own = self._draw(floats, edited.slots, edited.requests, edited.of(positions), raw=True)
-        edited.put(drawn.token_ids, own.token_ids)
-        if drawn.processed is not None and own.processed is not None:
-            edited.put(drawn.processed, own.processed)
+        for target, values in zip(drawn, own, strict=True):
+            if target is not None and values is not None:
+                edited.put(target, values)
         return drawn
 
-    def verify(self, verifier: Any, given: Sequence[Any]) -> tuple[VerifyOutput, Tensor | None] | None:
-        """Verify the drafts of a batch in the place of ``_verify``; None after a failed edit, or if vLLM verifies.
-
-        :param given: all arguments of ``_verify``.
-        :returns: the verification, and the processed logits as in :class:`Drawn`.
-        """
+    def verify(self, verifier: Any, given: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Verify drafts in the place of ``_verify``, with its arguments and result; None where vLLM verifies."""
         logits, draft_logits, requests, judged = given[0], given[1], given[6], given[10]
         if self._edits.catch_up(self._batches.of(requests).edited):
             self._batches.clear()
@@ -211,7 +201,9 @@ class Slots:
                 return None
             logits = floats
         output = replacement.sampler.verify(logits, drafts(verifies=True), metadata, mode=mode)
-        return output, self._processed(logits, output, rows.slot_of_row, requests, raw=True)
+        processed = self._processed(logits, output, rows.slot_of_row, requests, raw=True)
+        read = given[0] if processed is None else processed
+        return read, output.token_ids, output.num_accepted + 1
 
     def _draw(
         self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor, *, raw: bool
@@ -223,7 +215,7 @@ class Slots:
             logits = logits[0].unsqueeze(0)
         metadata = self._metadata(requests, slot_of_row, positions, raw=raw)
         output = self._replacement.sampler.sample(logits, metadata)
-        return Drawn(output.token_ids, self._processed(logits, output, slot_of_row, requests, raw=raw))
+        return output.token_ids, self._processed(logits, output, slot_of_row, requests, raw=raw)
 
     def _processed(
         self,
