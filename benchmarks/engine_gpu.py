@@ -153,14 +153,8 @@ def run_engine(options: argparse.Namespace, adapter: str, drafts: str, cache: Pa
         "START": str(time.time()),
     }
     command = [sys.executable, __file__, *sys.argv[1:], "--one-engine", "--drafts", drafts]
-    run = subprocess.run(
-        command,
-        check=False,
-        env=os.environ | settings,
-        capture_output=True,
-        text=True,
-        timeout=options.timeout,
-    )
+    own = {"env": os.environ | settings, "timeout": options.timeout}
+    run = subprocess.run(command, check=False, capture_output=True, text=True, **own)
     if run.returncode:
         sys.exit(f"{command} failed:\n{run.stdout[-3000:]}\n{run.stderr[-6000:]}")
     log = run.stdout + run.stderr
@@ -279,11 +273,10 @@ def measure(
     calls: dict[str, Calls],
 ) -> dict[str, dict[str, float]]:
     """Return the medians of queued calls and of calls in microseconds, and the milliseconds of a step, by call."""
-    nothing = float("nan")
     try:
         draw(requests, 8)  # compiles what is left to compile
     except ValueError:  # vLLM refuses the request
-        return {name: {"us": nothing, "queued_us": nothing, "step_ms": nothing} for name in calls}
+        return {name: dict.fromkeys(("us", "queued_us", "step_ms"), float("nan")) for name in calls}
     for each in calls.values():
         each.events.clear()
     seconds: dict[int, list[float]] = {1: [], options.tokens: []}
@@ -301,7 +294,7 @@ def measure(
         found[name]["queued_us"] = each.median(len(requests))
         for other in calls.values():
             other.events.clear()
-    return found or {"": {"us": nothing, "queued_us": nothing, "step_ms": step * 1e3}}
+    return found
 
 
 def make_prompts(count: int, vocab_size: int, *, repeated: bool) -> list[dict[str, list[int]]]:

@@ -58,8 +58,10 @@ def test_a_cell_is_a_definition_a_workload_and_a_solution_with_tokens_that_filte
 
 
 def test_what_the_format_cannot_hold_is_named(export):
-    result, _ = export("none --filters min-p")
-    assert "left out: 3 x 500 float32, min-p, peaked-30" in result.output
+    result, _ = export("none --filters min-p --special none --special three")
+    assert result.output.startswith("1 workloads in ")
+    for cell in ("min-p", "none, three special", "min-p, three special"):
+        assert f"left out: 3 x 500 float32, {cell}, peaked-30\n" in result.output
     result, folder = export("min-p")
     assert "needs an empty folder, found files in" in result.stderr
     assert "needs cells of 'sample'" in CliRunner().invoke(

@@ -83,25 +83,24 @@ def texts(outputs: list[Any]) -> list[list[int]]:
 
 
 def of_one(folder: Path, group: str) -> dict[str, Any]:
-    """Texts and places of the draws by setup, and for drawn drafts the texts of one request with a floor and a bias."""
+    """Texts and places of the draws by setup: of the requests, with drawn drafts of one with a floor and a bias."""
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
     places, results = Places("V2"), {}
-    for name in GROUPS[group] if group != DRAWN else []:
-        options, long = SETUPS[name]
+    for name in GROUPS[group]:
+        if name == DRAWN:
+            drafts = ENGINES[DRAWN]["speculative_config"] | {"model": str(folder / "drafts")}
+            options = MANY_BLOCKS | {"speculative_config": drafts}
+            prompts, requests = [SHARED_PROMPT] * FLOORED_REQUESTS, [FLOORED] * FLOORED_REQUESTS
+        else:
+            options, long = SETUPS[name]
+            prompts, requests = prompts_of(long=long), REQUESTS
         llm = engine(folder, **options)
         places.counts.clear()
-        found = texts(llm.outputs(prompts_of(long=long), REQUESTS))
-        results[name] = {"texts": found, "places": dict(places.counts)}
+        results[name] = {"texts": texts(llm.outputs(prompts, requests)), "places": dict(places.counts)}
         del llm
         gc.collect()
         cleanup_dist_env_and_memory()
-    if group == DRAWN:
-        drafts = ENGINES[DRAWN]["speculative_config"] | {"model": str(folder / "drafts")}
-        llm = engine(folder, **MANY_BLOCKS, speculative_config=drafts)
-        places.counts.clear()
-        found = texts(llm.outputs([SHARED_PROMPT] * FLOORED_REQUESTS, [FLOORED] * FLOORED_REQUESTS))
-        results[DRAWN] = {"texts": found, "places": dict(places.counts)}
     return results
 
 
@@ -119,15 +118,13 @@ def of_two(folder: Path, tokens: int) -> dict[str, Any]:
     requests = seeded + [{**each, "seed": None} for each in seeded]
     found = texts(llm.outputs(prompts_of(long=False)[: len(requests)], requests))
     held = llm.llm.collective_rpc(held_tokens)
-    print(json.dumps({"texts": found, "held": held}), flush=True)
-    begun = time.monotonic()
     try:
         llm.llm.collective_rpc(break_second_rank)
         llm.outputs(PROMPTS[:1], seeded[1:2])
         error = ""
     except Exception as raised:
         error = type(raised).__name__
-    return {"texts": found, "held": held, "error": error, "seconds": time.monotonic() - begun}
+    return {"texts": found, "held": held, "error": error}
 
 
 def held_tokens(worker: Any) -> list[list[int]]:

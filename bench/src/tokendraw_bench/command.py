@@ -142,7 +142,7 @@ def _check_sweep_options(ctx: click.Context, preset: str, axis_values: Mapping[s
     :param axis_values: values of every axis by field.
     :raises click.UsageError: an option has no meaning with the preset.
     """
-    grid = {"operation", *axis_values}
+    grid = {"operation", "export_format", *axis_values}
     refused = grid if preset == CLIFFS else {"sweeps", "small"}
     for option in ctx.command.params:
         name = str(option.name)
@@ -278,6 +278,8 @@ def bench(
     is_sweep = preset == CLIFFS
     cells = () if is_sweep else _cells_of_options(operation, preset, axis_values)
     if export_format is not None:
+        if as_json or html is not None:
+            raise click.UsageError("'--export' times nothing. Leave out --json and --html.")
         _export(cells, sampler, output or Path(export_format), device)
         return
     if output is not None and output.is_dir():
@@ -342,10 +344,8 @@ def _export(cells: Sequence[AnyCell], samplers: tuple[str, ...], folder: Path, d
         from tokendraw_bench.contenders import select_contenders
         from tokendraw_bench.export import export
 
-        names = [each.name for each in select_contenders(samplers, target)]
-        plugins = [
-            name for name in names if name not in operations.get("sample").baselines() and "+" not in name
-        ]
+        names = {each.name for each in select_contenders(samplers, target)}
+        plugins = sorted(n for n in names - {*operations.get("sample").baselines()} if "+" not in n)
         count, left_out = export(cells, plugins, folder, target)
     click.echo(f"{count} workloads in {folder}")
     for cell in left_out:

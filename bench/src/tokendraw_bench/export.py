@@ -61,7 +61,7 @@ def export(
     workloads: dict[str, list[dict[str, Any]]] = {}
     left_out = []
     for cell in cells:
-        if not isinstance(cell, Cell) or cell.operation != "sample" or cell.filters not in _PARAMETERS:
+        if not _is_held(cell):
             left_out.append(str(cell))
             continue
         name = f"{'_'.join((*_PARAMETERS[cell.filters], 'sampling_from_probs'))}_v{cell.vocab_size}"
@@ -81,6 +81,12 @@ def export(
         text = "".join(f"{json.dumps(line)}\n" for line in lines)
         _write(folder / f"workloads/sampling/{name}.jsonl", text)
     return sum(map(len, workloads.values())), left_out
+
+
+def _is_held(cell: Any) -> bool:
+    """Whether the format has all that the rows of a cell ask for; of the orders it has joint alone."""
+    is_draw = isinstance(cell, Cell) and cell.operation == "sample" and cell.temperature > 0
+    return is_draw and cell.filters in _PARAMETERS and {*cell.deviations} <= {"joint"}
 
 
 def _definition(name: str, cell: Cell) -> dict[str, Any]:

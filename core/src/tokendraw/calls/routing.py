@@ -169,7 +169,6 @@ def is_served(selection: Selection, call: Call | RowGroup) -> bool:
 
 
 def _split(selection: Selection, call: Call) -> RowSplit | str:
-    """Divide the rows of a call, or say why not."""
     backend = selection.backend
     if (
         selection.companion is None

@@ -261,7 +261,6 @@ def show(name: str, as_json: bool) -> None:
 
 
 def _main(plugin: _Plugin) -> Candidate:
-    """Return the candidate in the first operation that a plugin offers."""
     first, *_ = plugin.values()
     info = described(first)
     offered = info.operations if info else ()

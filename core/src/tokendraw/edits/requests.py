@@ -179,6 +179,7 @@ class Population:
 
 
 NO_IDS = torch.empty(0, dtype=torch.int64, device="cpu")
+_CONVERTED = [(name, field) for name, field in SLOT_FIELDS.items() if field.entries is not tuple]
 
 
 def read_tokens(name: str, tokens: Any, owner: str) -> Tensor:
@@ -306,7 +307,8 @@ class SlotWriter:
         params = request.params
         values: dict[str, Any] = {
             **VALUES_AT_REST,
-            **{name: field.entries([params[field.source]])[0] for name, field in SLOT_FIELDS.items()},
+            **params,
+            **{name: field.entries([params[field.source]])[0] for name, field in _CONVERTED},
             "num_tokens": tokens.num_tokens,
             "num_distinct": num_distinct,
             "limit": self._sizes.max_tokens,

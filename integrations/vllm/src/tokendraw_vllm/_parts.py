@@ -110,7 +110,7 @@ def raise_if_several(error: Exception) -> None:
         reason = rank_error(error)
         if multiprocessing.parent_process() is not None:
             _say(logging.ERROR, str(reason))
-            faulthandler.dump_traceback_later(SECONDS_TO_END, exit=True)  # needs no lock of Python's
+            faulthandler.dump_traceback_later(SECONDS_TO_END, file=2, exit=True)  # takes no lock of Python's
         raise SystemExit(str(reason)) from error
 
 
