@@ -10,7 +10,7 @@ import torch
 
 import tokendraw
 from fake_dists import EVERYTHING, plugin
-from tokendraw import Drafts, SamplerUnavailableError
+from tokendraw import Drafts, SamplerUnavailableError, SamplingParams
 from tokendraw_bench import make_inputs, metadata_of, operations
 from tokendraw_bench.baselines import CHAIN_WAYS, DRAW_WAYS
 from tokendraw_bench.cells import FILTERS, KINDS, Cell
@@ -49,7 +49,7 @@ class TestSelection:
         assert names == {
             "sample": ["acme", "native", "torch-sort"],
             "verify": ["native"],
-            "process_logits": ["native", "torch-dense"],
+            "process_logits": ["native"],
         }
         baseline, acme = select_contenders(("torch-sort", "acme", "torch-sort"), CPU)
         assert acme.versions == {"acme-tokendraw": "2.0", "acme-kernels": "3.1"}
@@ -133,7 +133,7 @@ class TestBaselines:
 
 
 FILTERS_OF_A_ROW = {"top_k": (torch.int32, 50), "top_p": (torch.float32, 0.9), "min_p": (torch.float32, 0.05)}
-WAYS = {"none": (2, 1), "top-k": (3, 2), "top-p": (2, 1), "both": (3, 2), "min-p": (1, 0), "mixed": (1, 0)}
+WAYS = {"none": (2, 1), "top-k": (4, 2), "top-p": (2, 1), "both": (4, 2), "min-p": (1, 0), "mixed": (1, 0)}
 """How many ways there are to draw under the filters, and to verify."""
 NAMES = {
     name for ways in (DRAW_WAYS, CHAIN_WAYS) for each in ways.values() for way in each for name in way
@@ -197,3 +197,47 @@ def test_each_way_through_flashinfer_applies_every_filter_of_the_rows_once_in_a_
         )
         assert {key: value for key, value, _ in given if key in expected} == expected
         assert call.graph_safe
+
+
+@pytest.mark.parametrize("filters", [f for f in FILTERS if f != KINDS])
+def test_vllms_kernels_filter_scaled_logits_and_draw_with_the_noise_of_each_row(monkeypatch, filters):
+    """With functions of vLLM's names and parameters in plain torch; benchmarks/results/h200_peers.md has its own."""
+    drawn = []
+
+    def keep(x, k, p, has_topp_only_rows):
+        assert has_topp_only_rows or bool((k < x.shape[1]).all())
+        for row, values in enumerate(x):
+            params = SamplingParams(
+                top_k=0 if k is None else int(k[row]), top_p=1 if p is None else float(p[row])
+            )
+            kept = torch.from_numpy(reference.prepare(values.numpy(), params).kept)
+            x[row] = values.where(kept, -torch.inf)
+        return x
+
+    def sample(x, slots, temperature, seeds, positions, *, apply_temperature, is_drafting):
+        drawn.append(x)
+        assert (apply_temperature, is_drafting, len(set(seeds.tolist()))) == (False, False, len(x))
+        return x.argmax(-1)
+
+    functions = {
+        "worker.gpu.sample.gumbel": {
+            "apply_temperature": lambda x, slots, t: x.div_(t[slots, None]),
+            "gumbel_sample": sample,
+        },
+        "worker.gpu.sample.min_p": {
+            "apply_min_p": lambda x, slots, m: x.masked_fill_(
+                x < x.amax(1, True) + m[slots, None].log(), -torch.inf
+            )
+        },
+        "sample.ops.topk_topp_triton": {"apply_top_k_top_p_triton": keep},
+    }
+    for name, made in functions.items():
+        monkeypatch.setitem(sys.modules, f"vllm.v1.{name}", types.SimpleNamespace(**made))
+    cell = Cell(10, 300, "bfloat16", filters, "gaussian")
+    logits = torch.stack([torch.randperm(300).sub(150).div(8) for _ in range(10)]).bfloat16()
+    (call,) = operations.get("sample").baselines()["vllm-direct"](cell, metadata_of(cell, CPU))
+    before = logits.clone()
+    assert call.draw(logits).tolist() == logits.argmax(-1).tolist()
+    assert torch.equal(logits, before)
+    for row, x, params in zip(logits.float().numpy(), drawn[0], cell.requests, strict=True):
+        assert x.isfinite().tolist() == reference.prepare(row, params).kept.tolist()

@@ -98,7 +98,7 @@ def test_calls_are_timed_by_every_plan(cuda, plan, filters):
     [
         "--op sample --batch 64 --vocab-size 128256 --family peaked-7 --sampler native --sampler torch-sort",
         "--op verify --batch 16 --vocab-size 32000 --sampler native --memory",
-        "--op process_logits --batch 16 --edits penalties --sampler native --sampler torch-dense --memory",
+        "--op process_logits --batch 16 --edits penalties --sampler native --memory",
         *(
             f"--preset cliffs --small --sampler native --sweep {name}"
             for name in ("special-row", "row-padding")

@@ -1,15 +1,15 @@
-"""Contenders that need no plugin: pipelines and passes in plain torch, and FlashInfer called directly.
+"""Contenders that need no plugin: pipelines in plain torch, and the kernels of FlashInfer and vLLM called directly.
 
-Parameters are tensors by row, as in a batch of different requests. No baseline waits for the device or takes seeds by
-row: the noise is that of the launch.
+Parameters are tensors by row, as in a batch of different requests. No baseline waits for the device. vLLM's takes seeds
+by row; elsewhere the noise is that of the launch.
 
 FlashInfer is called by every sequence of its functions for the filters of a cell, with parameters by row.
 
 A way is a sequence of steps by name; :class:`_Steps` has the call and the parameters of each step. The fastest way
 depends on the version, the batch and the logits, so all ways are timed. Two features are left out:
-``filter_apply_order="joint"`` keeps other tokens, and a scalar ``top_k`` is no batch of different requests. FlashInfer
-converts halves to float32 before its softmax; ``top_k_mask_logits`` takes halves, and may run before the temperature,
-which keeps the order of the tokens.
+``filter_apply_order="joint"`` keeps other tokens, and a scalar ``top_k`` is no batch of different requests; the largest
+k is passed where a function takes it. FlashInfer converts halves to float32 before its softmax; ``top_k_mask_logits``
+takes halves, and may run before the temperature, which keeps the order of the tokens.
 
 A graph captures the seed of a launch by value, so calls pass a seed; without a seed FlashInfer reads torch's generator
 on the host. Functions of versions without a seed argument run outside of graphs.
@@ -98,26 +98,34 @@ def _race(y: Tensor) -> Tensor:
     return probability.div_(torch.empty_like(probability).exponential_()).argmax(-1)
 
 
-def dense_penalties(cell: Any, arguments: Any) -> tuple[TimedCall]:
-    """Apply penalties to all V ids of a row, by counts [B, V]."""
-    if cell.edits != "penalties":
-        raise SamplerUnavailableError(f"it does not serve {cell.edits}")
-    slots, params = arguments.slots, arguments.params
-    counts = slots.tables.counts[arguments.row_index]
+def vllm_draw(cell: Cell, metadata: SamplingMetadata) -> tuple[TimedCall]:
+    """Draw by the Triton kernels of vLLM's V2 sampler, in its order: copy, T, min-p, top-k and top-p, Gumbel noise."""
+    rows = _parameters(cell, metadata)
+    temperature, min_p = rows.pop("temperature"), rows.pop("min_p", None)
+    parts = ("worker.gpu.sample.gumbel", "worker.gpu.sample.min_p", "sample.ops.topk_topp_triton")
+    gumbel, floor, kept = (importlib.import_module(f"vllm.v1.{part}") for part in parts)
+    index = torch.arange(cell.batch, device=temperature.device)
+    slots, filters = index.int(), {name[-1]: rows.get(name) for name in ("top_k", "top_p")} if rows else {}
+    rest = {"has_topp_only_rows": not metadata.facts.all_top_k}
+    noise = {"apply_temperature": False, "is_drafting": False}
 
     def draw(logits: Tensor) -> object:
-        x, times = logits.float(), counts >> 4
-        repeated = torch.where(x > 0, x / params.repetition_penalty, x * params.repetition_penalty)
-        x = torch.where(counts > 0, repeated, x)
-        return logits.copy_(x - params.frequency_penalty * times - params.presence_penalty * (times > 0))
+        x = torch.empty_like(logits, dtype=torch.float32).copy_(logits)
+        gumbel.apply_temperature(x, slots, temperature)
+        if min_p is not None:
+            floor.apply_min_p(x, slots, min_p)
+        if filters:
+            x = kept.apply_top_k_top_p_triton(x, **filters, **rest)
+        return gumbel.gumbel_sample(x, slots, temperature, index, index, **noise)
 
     return (TimedCall(draw=draw),)
 
 
-FLASHINFER = "flashinfer-python"
+FLASHINFER, VLLM = "flashinfer-python", "vllm"
 _SEED = 1
 _DIVISION = "division by T"
 _FUSED = "cake_top_k_top_p_sampling_from_probs"
+_FROM_LOGITS = "top_k_top_p_sampling_from_logits"
 _CHAIN = "chain_speculative_sampling"
 
 _Ways: TypeAlias = Mapping[frozenset[str], tuple[tuple[str, ...], ...]]
@@ -130,6 +138,7 @@ DRAW_WAYS: _Ways = MappingProxyType(
         _K: (
             ("softmax", "top_k_sampling_from_probs"),
             ("top_k_mask_logits", "softmax", "sampling_from_probs"),
+            (_DIVISION, _FROM_LOGITS),
             ("softmax", _FUSED),
         ),
         _P: (
@@ -139,6 +148,7 @@ DRAW_WAYS: _Ways = MappingProxyType(
         _K | _P: (
             ("softmax", "top_k_top_p_sampling_from_probs"),
             ("top_k_mask_logits", "softmax", "top_p_sampling_from_probs"),
+            (_DIVISION, _FROM_LOGITS),
             ("softmax", _FUSED),
         ),
         _M: (("softmax", "min_p_sampling_from_probs"),),
@@ -241,7 +251,13 @@ class _Steps:
             return self._chain_sampling(partial(function, **self._seed(name)))
         if name == "softmax":
             return partial(function, temperature=self._temperature)
-        filters = {filter_: tensor for filter_, tensor in self._filters.items() if filter_ in name}
+        filters: dict[str, Any] = {
+            filter_: tensor for filter_, tensor in self._filters.items() if filter_ in name
+        }
+        if name == _FROM_LOGITS:
+            filters.setdefault("top_p", 1.0)
+        if "top_k_max" in inspect.signature(function).parameters:  # from 0.7.4 on
+            filters["top_k_max"] = self._largest_top_k
         return partial(function, **filters, **(self._seed(name) if "sampling" in name else {}))
 
     def _chain_sampling(self, function: Callable[..., object]) -> Draw:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -20,7 +20,6 @@ from tokendraw.plugin import (
     LogprobsMode,
     TieNeed,
 )
-from tokendraw.tools import all_of
 from tokendraw_bench.operation import Axis, BenchOperation
 
 if TYPE_CHECKING:
@@ -321,13 +320,6 @@ def _head_of(cell: Cell) -> str:
     return f"{parameters}; {rows} rows, {_noise(cell)} noise{ranks}."
 
 
-def _baseline_noise(cell: Cell, names: Sequence[str]) -> str:
-    if cell.gumbel_dtype == "fp32" or not names:
-        return ""
-    draw = "draws" if len(names) == 1 else "draw"
-    return f"{all_of(names)} {draw} by another method, whose noise is not {_noise(cell)}."
-
-
 def _noise(cell: Cell) -> str:
     return cell.gumbel_dtype.replace("fp", "float")
 
@@ -339,7 +331,6 @@ logits_record = partial(
     need=_need_of,
     measured=_nucleus,
     head=_head_of,
-    baseline_note=_baseline_noise,
     renew=_renew,
 )
 """Makes the record of an operation on the logits of a :class:`Cell`."""

@@ -193,7 +193,7 @@ def _check_sweep_options(ctx: click.Context, preset: str, axis_values: Mapping[s
     shell_complete=installed_names,
     help="An installed sampler, torch-sort or flashinfer-direct; may be given again. Default: all that there are. A+B "
     "draws special rows by B and the batch by A. flashinfer-unfused leaves out FlashInfer's fused sampler, which "
-    "compiles for minutes for each shape. With --op process_logits also torch-dense.",
+    "compiles for minutes. vllm-direct: vLLM's Triton kernels.",
 )
 @click.option(
     "--repeats",

@@ -16,7 +16,7 @@ from tokendraw.plugin import Host
 from tokendraw.resolution import Candidate, State, detect_host, installed_version
 from tokendraw.tools import all_of, find_unsupported, make_call, nearest, one_of
 from tokendraw_bench import operations
-from tokendraw_bench.baselines import FLASHINFER
+from tokendraw_bench.baselines import FLASHINFER, VLLM
 from tokendraw_bench.cells import Cell
 from tokendraw_bench.logits import metadata_of
 from tokendraw_bench.operation import AnyCell, BenchOperation
@@ -36,10 +36,10 @@ class Baseline(NamedTuple):
         if self.name not in operation.baselines():
             names = [name for name in operations.names() if self.name in operations.get(name).baselines()]
             return f"needs the operation {one_of(names)}, found {operation.name}"
-        if self.distribution == FLASHINFER and host.device_type != "cuda":
+        if (upstream := self.distribution) != "torch" and host.device_type != "cuda":
             return f"needs an NVIDIA GPU, found {host.device_type}"
-        if self.distribution == FLASHINFER and installed_version(FLASHINFER) is None:
-            return f"needs {FLASHINFER}, found it not installed; run `pip install {FLASHINFER}`"
+        if installed_version(upstream) is None:
+            return f"needs {upstream}, found it not installed; run `pip install {upstream}`"
         return None
 
     def contender(self, operation: BenchOperation) -> Contender:
@@ -59,7 +59,7 @@ BASELINES = (
     Baseline("torch-sort"),
     Baseline("flashinfer-direct", FLASHINFER),
     Baseline("flashinfer-unfused", FLASHINFER, by_default=False),
-    Baseline("torch-dense"),
+    Baseline("vllm-direct", VLLM, by_default=False),
 )
 """See :attr:`tokendraw_bench.operation.BenchOperation.baselines` for the baselines of an operation."""
 

@@ -117,8 +117,6 @@ class BenchOperation:
     """Describes the parameters of all calls of a run in a sentence."""
     note: str = ""
     """Note below the table, or ""."""
-    baseline_note: Callable[[Any, Sequence[str]], str] = lambda cell, names: ""
-    """Describes how baselines deviate from the cells of a run, or ""."""
 
     @property
     def floor(self) -> str:

@@ -133,7 +133,6 @@ class BenchReport:
     def notes(self) -> list[str]:
         """List the notes below the table: a busy machine, the floor, the fastest ways, the reasons of dashes."""
         operation = self.operation
-        baselines = [name for name in self.contenders if name in operation.baselines()]
         passes = all_of(dict.fromkeys(line.floor_by for line in self.lines if line.floor_by))
         kind = (
             "the fastest of several:"
@@ -141,7 +140,7 @@ class BenchReport:
             else "of the largest tensor that goes in, by"
         )
         floor = f"The {operation.floor} is {kind} {passes}." if passes else ""
-        notes = [self.busy, floor, operation.note, operation.baseline_note(self.cell, baselines)]
+        notes = [self.busy, floor, operation.note]
         notes = [note for note in notes if note]
         floors = [line.floor for line in self.lines if isinstance(line.floor, Timing)]
         hosts = [timing.host_us for timing in floors if timing.host_us is not None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tokendraw.plugin import ProcessNeed
 from tokendraw_bench.cells import BATCH, DTYPE, VOCABULARY
-from tokendraw_bench.operation import Axis, BenchOperation, Prepare, Preset
+from tokendraw_bench.operation import Axis, BenchOperation, Preset
 
 if TYPE_CHECKING:
     import torch
@@ -188,12 +187,6 @@ def _make_logits(cell: ProcessCell, device: torch.device, generator: torch.Gener
     return logits.normal_(0.0, 2.5, generator=generator).to(getattr(torch, cell.dtype))
 
 
-def _baselines() -> Mapping[str, Prepare]:
-    from tokendraw_bench.baselines import dense_penalties
-
-    return {"torch-dense": dense_penalties}
-
-
 BENCH = BenchOperation(
     name="process_logits",
     cell=ProcessCell,
@@ -205,6 +198,5 @@ BENCH = BenchOperation(
     step=_step,
     need=lambda cell: ProcessNeed(dtype=cell.dtype, vocab_size=cell.vocab_size) if cell else ProcessNeed(),
     head=lambda cell: "Edits logits in place, again and again.",
-    baselines=_baselines,
     note="A bitmask allows half of the ids, which lie anywhere, where no column says otherwise.",
 )

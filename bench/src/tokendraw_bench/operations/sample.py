@@ -43,12 +43,13 @@ def _make_logits(cell: Cell, device: torch.device, generator: torch.Generator) -
 
 
 def _baselines() -> Mapping[str, Prepare]:
-    from tokendraw_bench.baselines import flashinfer_draw, torch_sort
+    from tokendraw_bench.baselines import flashinfer_draw, torch_sort, vllm_draw
 
     return {
         "torch-sort": torch_sort,
         "flashinfer-direct": flashinfer_draw,
         "flashinfer-unfused": functools.partial(flashinfer_draw, may_fuse=False),
+        "vllm-direct": vllm_draw,
     }
 
 
