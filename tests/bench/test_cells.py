@@ -153,7 +153,7 @@ class TestLogits:
 
 
 class TestDrafts:
-    def test_below_the_target_are_the_drafts_the_target_plus_noise_and_the_same_ids_are_drawn_from_all(self):
+    def test_drafts_lie_below_the_target_and_are_the_target_plus_noise(self):
         cell = replace(VERIFIED, dtype="bfloat16", family="gaussian", batch=200)
         first, second = make_inputs(cell, CPU, 2)
         assert (cell.num_target_rows, cell.num_rows, list(first.shape)) == (1000, 1800, [1800, 300])

@@ -1,19 +1,73 @@
-"""``tokendraw bench`` beyond the draws of ``tests/cli/test_bench.py``: other operations, axes and sweeps."""
+"""``tokendraw bench``: tables and notes of runs, of other operations, along axes and sweeps, and files."""
 
 import json
 from pathlib import Path
 
+import importlib_metadata
 import pytest
+import torch
 
+import tokendraw
 from call_tables import agree, pairs
-from command_line import FixedTimer, call, documented_keys
+from command_line import FixedTimer, call, documented_keys, screen
 from fake_dists import EVERYTHING, plugin
+from tokendraw_bench import run
 from tokendraw_bench.sweeps import SWEEPS
-from tokendraw_bench.timing import WallTimer
+from tokendraw_bench.timing import HostLoad, WallTimer
+
+
+@pytest.fixture
+def fixed(monkeypatch):
+    """Runs with fixed times on an idle host of four cores."""
+    monkeypatch.setattr(run, "timer_for", lambda device, repeats, **_: FixedTimer(repeats))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(run, "read_host_load", lambda: HostLoad(cores=4, load=0.25))
 
 
 def bench(*arguments):
     return call("bench", "--device", "cpu", *arguments)
+
+
+TINY = ("--batch", 2, "--vocab-size", 256)
+VERSIONS = (
+    f"tokendraw {tokendraw.__version__}, torch {importlib_metadata.version('torch')}, "
+    f"tokendraw-native {importlib_metadata.version('tokendraw-native')}"
+)
+
+
+def test_a_run_has_a_row_a_cell_and_says_what_it_ran_on(fixed):
+    result = bench(*TINY, "--sampler", "native", "--sampler", "torch-sort")
+    assert result.stdout == screen("a run has a row a cell and says what it ran on")
+    assert (result.stderr, result.exit_code) == ("", 0)
+
+
+def test_a_busy_machine_is_told_of_on_stderr_above_the_notes_and_in_json(fixed, monkeypatch):
+    monkeypatch.setattr(run, "read_host_load", lambda: HostLoad(cores=2, load=3.9))
+    result = bench(*TINY, "--filters", "none", "--sampler", "native", "--json")
+    found = json.loads(result.stdout)
+    assert found["busy"].startswith(
+        "The machine was busy: 3.9 programs were at work on 2 cores before the run"
+    )
+    assert (found["notes"][0], result.stderr) == (found["busy"], f"{found['busy']}\n")
+
+
+def test_the_table_is_written_as_markdown_below_the_command_that_repeats_it(fixed, tmp_path):
+    path = tmp_path / "the table.md"
+    result = bench(*TINY, "--filters", "none", "--sampler", "native", "--unseeded", "--output", path)
+    assert result.exit_code == 0
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == (
+        f"`tokendraw bench --batch 2 --vocab-size 256 --filters none --unseeded --sampler native --device cpu "
+        f"--output '{path}'`"
+    )
+    assert lines[2].startswith(f"cpu, 2 threads, OMP_WAIT_POLICY unset: {VERSIONS}. T = 0.8, ")
+    assert lines[4:] == [
+        "| batch | vocabulary | dtype | filters | logits | nucleus | read us | native us |",
+        "| --: | --: | --- | --- | --- | --: | --: | --: |",
+        "| 2 | 256 | float32 | none | peaked-30 | 30 | 10.0 | 100.0 (10.0x) |",
+        "",
+        "* The read is the fastest of several: torch.sum.",
+    ]
 
 
 @pytest.mark.parametrize(("options", "said"), pairs(Path(__file__).with_name("commands.txt")))

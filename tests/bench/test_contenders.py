@@ -37,9 +37,7 @@ def prepared(name, cell, logits=None):
 
 
 class TestSelection:
-    def test_by_default_every_available_plugin_takes_part_and_every_baseline_and_each_has_its_versions(
-        self, dists
-    ):
+    def test_by_default_every_available_plugin_and_every_baseline_takes_part(self, dists):
         dists.add("acme-kernels", "3.1")
         upstream = "tokendraw.plugin.Upstream(distribution='acme-kernels', versions='>=3', tested=('3.1',))"
         source = plugin("acme", capabilities=EVERYTHING, upstream=upstream)
@@ -166,9 +164,7 @@ def called(monkeypatch):
     + [(VERIFIED, filters, ways) for filters, (_, ways) in WAYS.items() if ways],
     ids=str,
 )
-def test_each_way_through_flashinfer_applies_every_filter_of_the_rows_once_in_a_graph(
-    called, cell, filters, ways
-):
+def test_each_way_through_flashinfer_applies_every_filter_once_in_a_graph(called, cell, filters, ways):
     cell = replace(cell, filters=filters)
     bench, (logits,) = operations.get(cell.operation), make_inputs(cell, CPU, 1)
     asked = [

@@ -27,9 +27,7 @@ def export(tmp_path):
 @pytest.mark.parametrize(
     ("filters", "name"), [("both", "top_k_top_p_"), ("top-k", "top_k_"), ("top-p", "top_p_"), ("none", "")]
 )
-def test_a_cell_is_a_definition_a_workload_and_a_solution_with_tokens_that_filters_keep(
-    export, filters, name
-):
+def test_a_cell_is_a_definition_a_workload_and_a_solution_that_draws_kept_tokens(export, filters, name):
     result, folder = export(filters)
     assert result.output.startswith("1 workloads in "), result.output
     name += "sampling_from_probs_v500"

@@ -55,7 +55,7 @@ def contender(name, *ways, error=None):
 
 
 class TestRuns:
-    def test_the_fastest_read_is_the_floor_of_ratios_and_timed_alone_until_the_logits_change(self):
+    def test_the_fastest_read_is_the_floor_and_timed_alone_until_the_logits_change(self):
         timer = FakeTimer()
         cells = [SMALL, replace(SMALL, filters="both", gumbel_dtype="fp64"), LARGE]
         started = []
@@ -181,7 +181,7 @@ class TestReports:
             "Not in a graph, so that the time may be the host's: torch-sort.",
         ]
 
-    def test_an_optional_axis_and_one_of_a_single_value_have_a_column_where_cells_deviate(self):
+    def test_an_axis_of_one_value_has_a_column_where_cells_deviate(self):
         constant, swept = (
             of_acme((LARGE, 2.0)),
             of_acme((LARGE, 2.0), (replace(LARGE, logprobs=5, top_k=7), 2.0)),
@@ -199,7 +199,7 @@ class TestReports:
             (True, [{}, {}, {"acme": 4.5}, {"acme": 4.55}, {}, {"acme": 49.5}]),
         ],
     )
-    def test_an_edge_has_more_than_twice_the_ratio_of_the_cell_before_in_its_series_or_of_the_first(
+    def test_an_edge_has_more_than_twice_the_ratio_of_the_cell_before_or_the_first(
         self, compares_with_first, edges
     ):
         sweep = Sweep(

@@ -111,7 +111,7 @@ class TestTimers:
             (SamplePlan(warm=True, single=True), 1, 1, "over one buffer, single calls"),
         ],
     )
-    def test_buffers_make_a_working_set_beyond_every_cache_unless_the_plan_says_otherwise(
+    def test_buffers_make_a_working_set_beyond_every_cache_unless_the_plan_differs(
         self, plan, nbytes, count, method
     ):
         timer = WallTimer(3, plan=plan)

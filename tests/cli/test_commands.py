@@ -1,23 +1,20 @@
 """Commands of other distributions: discovery, ``--help``, calls, and failures without harm to other commands."""
 
 import json
-import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import importlib_metadata
 import numpy as np
 import pytest
 
+import pages
 import tokendraw.commands
 from command_line import NATIVE_ON_CPU, be_on, call
 from fake_candidates import LAPTOP, NATIVE
-from fake_dists import fake_dists
 from tokendraw.cli.app import OWNERS
 
-CORE_ALONE = Path(__file__).parents[1] / "fakes" / "core_alone"
 OWN = ["list", "show", "resolve", "doctor", "check", "bench", "sample", "generate", "new"]
 GREETING = """
 import sys
@@ -51,18 +48,17 @@ number = 7
 
 
 @pytest.fixture
-def install(tmp_path, monkeypatch):
+def install(dists, monkeypatch):
     """``install({"hello": "fake_greeting:hello"})`` adds a distribution with commands."""
     be_on(monkeypatch, LAPTOP, (NATIVE,))
-    with fake_dists(tmp_path, monkeypatch) as dists:
 
-        def add(commands, name="acme-tools", version="1.0", source=GREETING):
-            folder = dists.add(name, version, modules={"fake_greeting": source})
-            lines = "".join(f"{key} = {value}\n" for key, value in commands.items())
-            (info,) = folder.glob("*.dist-info")
-            (info / "entry_points.txt").write_text(f"[tokendraw.commands]\n{lines}")
+    def add(commands, name="acme-tools", version="1.0", source=GREETING):
+        groups = "".join(
+            ["[tokendraw.commands]\n", *(f"{key} = {value}\n" for key, value in commands.items())]
+        )
+        dists.add(name, version, modules={"fake_greeting": source}, entry_points=groups)
 
-        yield add
+    return add
 
 
 def listed(heading="Commands"):
@@ -207,7 +203,7 @@ def test_the_commands_of_the_core_work_without_kit_and_bench(tmp_path):
         text=True,
         check=True,
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(CORE_ALONE)},
+        env=pages.environment(CORE_ALONE="1"),
     )
     results = json.loads(run.stdout)
     assert {code for code, _ in results.values()} == {0}

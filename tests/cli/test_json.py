@@ -66,37 +66,28 @@ def test_the_table_has_every_command():
     assert {line.split()[0] for line in SECTIONS} == set(main.list_commands(click.Context(main)))
 
 
-class TestAResultThatIsAnError:
-    """Commands that exit with 1 after their result print result and error in one object."""
+def error_of(*arguments):
+    result = call(*arguments, "--json")
+    assert result.exit_code == 1
+    return json.loads(result.stdout)
 
-    def test_list(self, monkeypatch):
-        be_on(monkeypatch, LAPTOP, (FLASHINFER, OFF))
-        output = self.error_of("list")
-        assert len(output["candidates"]) == 2
-        assert output["error"] == (
-            "No installed sampler can serve the operation 'sample' here. Read the reasons of the candidates."
-        )
 
-    def test_doctor(self, monkeypatch):
-        monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
-        output = self.error_of("doctor")
-        assert (output["error"], output["chosen"]) == ("A program gets no sampler here.", None)
-
-    def test_check(self, dists):
-        dists.add_plugin("greedy", plugin("greedy", capabilities=EVERYTHING))
-        options = ("--device", "cpu", "--quick", "--only", "distribution", "--jobs", "1")
-        output = self.error_of("check", "greedy", *options)
-        assert output["error"] == "0 passed, 1 failed, 0 refused, 0 not run."
-
-    def test_bench(self, dists):
-        dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("'counter'", "'launch'")))
-        output = self.error_of("bench", *ARGUMENTS["bench"][:-1], "acme")
-        assert output["error"] == "Nothing could be timed. Read the reasons of the entries."
-        (entry,) = output["cells"][0]["entries"].values()
-        assert (entry["us"], entry["reason"]) == (None, "it does not serve seeded rows")
-
-    @staticmethod
-    def error_of(*arguments):
-        result = call(*arguments, "--json")
-        assert result.exit_code == 1
-        return json.loads(result.stdout)
+def test_a_result_that_is_an_error_stands_with_the_error_in_one_object(dists, monkeypatch):
+    dists.add_plugin("greedy", plugin("greedy", capabilities=EVERYTHING))
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("'counter'", "'launch'")))
+    options = ("--device", "cpu", "--quick", "--only", "distribution", "--jobs", "1")
+    checked = error_of("check", "greedy", *options)
+    assert checked["error"] == "0 passed, 1 failed, 0 refused, 0 not run."
+    timed = error_of("bench", *ARGUMENTS["bench"][:-1], "acme")
+    assert timed["error"] == "Nothing could be timed. Read the reasons of the entries."
+    (entry,) = timed["cells"][0]["entries"].values()
+    assert (entry["us"], entry["reason"]) == (None, "it does not serve seeded rows")
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "native,greedy,acme")
+    found = error_of("doctor")
+    assert (found["error"], found["chosen"]) == ("A program gets no sampler here.", None)
+    be_on(monkeypatch, LAPTOP, (FLASHINFER, OFF))
+    listed = error_of("list")
+    assert len(listed["candidates"]) == 2
+    assert listed["error"] == (
+        "No installed sampler can serve the operation 'sample' here. Read the reasons of the candidates."
+    )

@@ -12,8 +12,6 @@ from fake_candidates import ALL, FLASHINFER, H100, LAPTOP, NATIVE
 from tokendraw import Need
 from tokendraw.plugin import HostCapabilities, ProcessCapabilities, Release, VerifyCapabilities
 
-STRICT = "TOKENDRAW_STRICT=1 makes this warning an error."
-
 
 def about(candidate, **changes):
     """Change the description of a plugin."""
@@ -79,46 +77,6 @@ def test_a_command_prints_on_a_machine_what_is_written(monkeypatch, command, pri
 @pytest.mark.parametrize("name", ["top-n-sigma", "top_n_sigma"])
 def test_show_finds_a_filter_by_its_name_with_hyphens_too(name):
     assert call("show", name).stdout.startswith("top_n_sigma\n  summary ")
-
-
-def test_every_setting_that_took_part_is_shown(monkeypatch, tmp_path):
-    be_on(monkeypatch, H100)
-    config = tmp_path / "config.toml"
-    config.write_text('sampler = "aiter"\npriority = ["native", "aiter"]\ndisable = ["flashinfer"]\n')
-    monkeypatch.setenv("TOKENDRAW_CONFIG", str(config))
-    monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
-    monkeypatch.setenv("TOKENDRAW_NO_PLUGINS", "1")
-    monkeypatch.setenv("TOKENDRAW_STRICT", "true")
-    settings = {
-        "TOKENDRAW_NO_PLUGINS": "1",
-        "TOKENDRAW_STRICT": "1",
-        "TOKENDRAW_SAMPLER": "native",
-        f"priority in {config}": "native, aiter",
-        f"disable in {config}": "flashinfer",
-    }
-    assert json.loads(call("resolve", "--json").stdout)["settings"] == settings
-    # A path may be longer than a line: it wraps.
-    text = call("resolve", "--explain").stdout.partition("\nsettings\n")[2]
-    assert "".join(text.split()) == "".join(f"{k}={v}" for k, v in settings.items()).replace(" ", "")
-
-
-def test_a_name_that_no_plugin_has_is_told_of_as_load_sampler_does(monkeypatch):
-    be_on(monkeypatch, LAPTOP)
-    monkeypatch.setenv("TOKENDRAW_PRIORITY", "nativ")
-    text = (
-        "'TOKENDRAW_PRIORITY' names 'nativ', found no such plugin, the nearest known one is 'native'. "
-        "Correct it, or take it out.\n"
-    )
-    result = call("resolve")
-    assert (result.stdout, result.stderr, result.exit_code) == ("native\n", text, 0)
-    assert call("list").stderr == text
-    findings = json.loads(call("doctor", "--no-build", "--json").stdout)["findings"]
-    assert {"problem": text.strip(), "mend": None} in findings
-    monkeypatch.setenv("TOKENDRAW_STRICT", "1")
-    for command in ("resolve", "list"):
-        result = call(command)
-        assert (result.stdout, result.stderr, result.exit_code) == ("", f"{text.strip()} {STRICT}\n", 1)
-    assert call("doctor", "--no-build").exit_code == 1
 
 
 def test_every_need_can_be_given_by_its_name():

@@ -86,7 +86,7 @@ def in_one_process(*lines):
     return json.loads(subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout)
 
 
-def test_looking_imports_neither_torch_nor_a_backend_and_a_mistake_is_told_before_they_are():
+def test_looking_imports_no_torch_and_a_mistake_is_told_before_it_is_imported():
     lines = [(None, line) for line in ("list", "show native", "resolve --explain", "doctor")]
     mistakes = {
         "sample nofile.npy": "'nofile.npy' needs to be a file, found nothing there. Check the path.\n",

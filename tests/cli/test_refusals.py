@@ -51,7 +51,11 @@ def refusals():
 def files(tmp_path_factory):
     """A folder of logits, damaged and other files, and settings."""
     folder = tmp_path_factory.mktemp("files")
-    texts = {"nobody.toml": "sampler = 'nobody'", "number.toml": "sampler = 7"}
+    texts = {
+        "nobody.toml": "sampler = 'nobody'",
+        "number.toml": "sampler = 7",
+        "form.json": '{"cells": [{}]}',
+    }
     for name, text in {**texts, **dict.fromkeys(["x", "x.csv", "x.npz", "x.pt"], "1,2")}.items():
         (folder / name).write_text(text, encoding="utf-8")
     np.save(folder / "logits.npy", np.zeros((2, 5), np.float32))

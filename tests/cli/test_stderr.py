@@ -94,13 +94,6 @@ def test_work_without_steps_says_what_it_is_and_for_how_long(capsys, often):
 # ``--verbose``: tracebacks behind the reasons on stderr; without the option none.
 
 
-@pytest.fixture
-def file(tmp_path):
-    """A file with two rows of five equal logits."""
-    np.save(tmp_path / "x.npy", np.zeros((2, 5), np.float32))
-    return tmp_path / "x.npy"
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -124,10 +117,12 @@ def test_a_plugin_that_fails_to_load_shows_where(dists, command):
     assert any(line.endswith('boom.py", line 2, in load') for line in lines)
 
 
-def test_an_error_whose_cause_nobody_logged_shows_it(file, monkeypatch):
+def test_an_error_whose_cause_nobody_logged_shows_it(tmp_path):
     """A damaged file: the exception of the parser."""
-    (file.parent / "cut.npy").write_bytes(file.read_bytes()[:-1])
-    words = ("sample", file.parent / "cut.npy", *NATIVE_ON_CPU)
+    path = tmp_path / "cut.npy"
+    np.save(path, np.zeros((2, 5), np.float32))
+    path.write_bytes(path.read_bytes()[:-1])
+    words = ("sample", path, *NATIVE_ON_CPU)
     assert len(call(*words).stderr.splitlines()) == 1
     lines = call(*words, "-v").stderr.splitlines()
     assert lines[:2] == ["the cause:", "Traceback (most recent call last):"]

@@ -64,7 +64,7 @@ def test_the_gemm_is_never_compiled_for_it_and_an_h20_has_a_module_of_its_own(di
 
 
 @pytest.mark.parametrize("layout", ["v1", "v2"])
-def test_it_packs_what_the_kit_needs_no_expert_that_is_too_large_and_in_its_source_s_layout(dists, layout):
+def test_it_packs_in_the_layout_of_its_source_and_no_expert_that_is_too_large(dists, layout):
     install(dists, layout)
     other = "v1" if layout == "v2" else "v2"
     words = rf"needs the layout {other}, .* found that its scale function packs into {layout}"

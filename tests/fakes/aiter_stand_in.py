@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.library import Library, infer_schema
 
-from flashinfer_stand_in import count_above, mass_above
+from flashinfer_stand_in import count_above, mass_above, pick
 
 CALLS: list[tuple[str, dict[str, object]]] = []
 """Names and arguments by name, since the list was last cleared."""
@@ -20,7 +20,6 @@ MODULES = {
     "aiter.ops.sampling": "import aiter_stand_in\naiter_stand_in.register()\n",
 }
 """Modules as ``fake_dist`` takes them."""
-_GUARD = 64
 _libraries: list[Library] = []
 
 
@@ -39,7 +38,9 @@ def top_k_renorm_probs(probs: Tensor, maybe_top_k_arr: Tensor | None, top_k_val:
     CALLS.append(("top_k_renorm_probs", {"top_k": maybe_top_k_arr, "top_k_val": top_k_val}))
     _check(probs)
     top_k = _parameter(maybe_top_k_arr, top_k_val, probs).long()
-    _fill_scratch(top_k, top_k_val)
+    most = top_k_val if top_k_val > 0 else 50
+    if int(top_k.max()) > most:  # the ids of the k largest, side by side (sampling.cuh from 0.1.15 on)
+        raise RuntimeError(f"Memory access fault: {int(top_k.max())} ids in scratch for {most} of each row")
     kept = torch.where(count_above(probs) < top_k.unsqueeze(-1), probs.double(), 0.0)
     return (kept / kept.sum(-1, keepdim=True).clamp(min=1e-8)).float()
 
@@ -53,9 +54,7 @@ def top_p_sampling_from_probs(
 ) -> Tensor:
     CALLS.append(("top_p_sampling_from_probs", {"top_p": maybe_top_p_arr, "top_p_val": top_p_val}))
     _check(probs)
-    weights = probs.double()
-    top_p = _parameter(maybe_top_p_arr, top_p_val, probs)
-    return _pick(weights, _within_mass(weights, top_p))
+    return _pick(probs, _within_mass(probs, _parameter(maybe_top_p_arr, top_p_val, probs)))
 
 
 def top_k_top_p_sampling_from_probs(
@@ -69,10 +68,9 @@ def top_k_top_p_sampling_from_probs(
 ) -> Tensor:
     CALLS.append(("top_k_top_p_sampling_from_probs", {"top_k": maybe_top_k_arr, "top_p": maybe_top_p_arr}))
     _check(probs)
-    weights = probs.double()
     top_k = _parameter(maybe_top_k_arr, top_k_val, probs)
     top_p = _parameter(maybe_top_p_arr, top_p_val, probs)
-    return _pick(weights, (count_above(probs) < top_k.unsqueeze(-1)) & _within_mass(weights, top_p))
+    return _pick(probs, (count_above(probs) < top_k.unsqueeze(-1)) & _within_mass(probs, top_p))
 
 
 def _check(probs: Tensor) -> None:
@@ -89,36 +87,18 @@ def _parameter(tensor: Tensor | None, number: float, probs: Tensor) -> Tensor:
     return result
 
 
-def _fill_scratch(top_k: Tensor, top_k_val: int) -> None:
-    """Fill the ids of the k largest at a stride of ``top_k_val``, 50 for 0 (sampling.cuh from 0.1.15 on)."""
-    stride = top_k_val if top_k_val > 0 else 50
-    scratch = torch.full((len(top_k) * stride + _GUARD,), -1)
-    for row, k in enumerate(top_k.tolist()):
-        if row * stride + k > len(scratch) - _GUARD:
-            raise RuntimeError(f"Memory access fault: {k} ids in row {row} of scratch for {stride} each")
-        scratch[row * stride : row * stride + k] = row
-    for row, k in enumerate(top_k.tolist()):
-        if not (scratch[row * stride : row * stride + k] == row).all():
-            raise RuntimeError(f"scratch of row {row} was overwritten by the row before it")
-
-
-def _pick(weights: Tensor, kept: Tensor) -> Tensor:
+def _pick(probs: Tensor, kept: Tensor) -> Tensor:
     """A token a row, with the seed of torch's generator, taken on the host."""
-    weights = torch.where(kept & (weights > 0), weights, 0.0)
-    cumulative = weights.cumsum(-1)
-    mass = cumulative[:, -1:]
-    if not (mass > 0).all():
+    tokens, valid = pick(torch.where(kept & (probs > 0), probs.double(), 0.0), torch.default_generator)
+    if not valid.all():
         raise RuntimeError(
             "Memory access fault: a row without mass reads what its block left in shared memory"
         )
-    target = torch.rand(len(weights), 1, dtype=torch.float64) * mass
-    return (
-        torch.searchsorted(cumulative, target, right=True).squeeze(-1).clamp(max=weights.shape[-1] - 1).int()
-    )
+    return tokens
 
 
-def _within_mass(weights: Tensor, top_p: Tensor) -> Tensor:
+def _within_mass(probs: Tensor, top_p: Tensor) -> Tensor:
     """Select tokens with less than p of the row's mass above; all tokens where every p is 1."""
     if (top_p >= 1).all():
-        return torch.ones_like(weights, dtype=torch.bool)
-    return mass_above(weights) < top_p.unsqueeze(-1)
+        return torch.ones_like(probs, dtype=torch.bool)
+    return mass_above(probs.double()) < top_p.unsqueeze(-1)

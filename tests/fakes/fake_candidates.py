@@ -1,6 +1,5 @@
 """Candidates with the capabilities of the real backends, and hosts of other machines, as plain facts."""
 
-import math
 from dataclasses import replace
 
 from tokendraw.plugin import (
@@ -138,11 +137,6 @@ V100 = nvidia(7, 0, "V100", 80)
 MI300X = Host(device_type="rocm", name="MI300X", rocm_arch="gfx942")
 GFX1250 = Host(device_type="rocm", rocm_arch="gfx1250")
 
-
-# Bad values of ``SamplingParams``, with the need that the error states.
-
-
-NAN, INF = math.nan, math.inf
 
 # Batches of a warmup.
 

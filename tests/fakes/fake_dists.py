@@ -53,10 +53,22 @@ class FakeDists:
         self._modules: set[str] = set()
 
     def add(
-        self, name: str, version: str = "1.0", *, modules: Mapping[str, str] | None = None, **options: Any
+        self,
+        name: str,
+        version: str = "1.0",
+        *,
+        modules: Mapping[str, str] | None = None,
+        entry_points: str = "",
+        **options: Any,
     ) -> Path:
-        """Install ``name`` and return the folder on sys.path; arguments as of ``fake_dist``."""
+        """Install ``name`` and return the folder on sys.path; arguments as of ``fake_dist``.
+
+        :param entry_points: text of the file in place of the groups that ``fake_dist`` knows.
+        """
         folder = fake_dist(self.folder, name, version, modules=modules, **options)
+        if entry_points:
+            (info,) = folder.glob("*.dist-info")
+            (info / "entry_points.txt").write_text(entry_points, encoding="utf-8")
         self._modules |= set(modules or {})
         self.folders.insert(0, folder)
         self._patch.syspath_prepend(folder)
@@ -209,11 +221,12 @@ class Faulty(ArgmaxSampler):
 def offering(operation: str, capabilities: str, backend: str, name: str = "acme") -> str:
     """Source of a plugin for one operation.
 
-    :param capabilities: a call in ``tokendraw.plugin``, such as ``HostCapabilities()``.
+    :param capabilities: an expression of names of ``tokendraw.plugin`` and of ``backend``.
     :param backend: source that defines ``build(device, need)``.
     """
     return f"""\
 import tokendraw
+from tokendraw.plugin import ProcessCapabilities
 
 {backend}
 
@@ -221,7 +234,7 @@ import tokendraw
 class Plugin:
     @tokendraw.plugin.hookimpl
     def tokendraw_describe(self):
-        operations = {{{operation!r}: tokendraw.plugin.{capabilities}}}
+        operations = {{{operation!r}: {capabilities}}}
         return tokendraw.plugin.PluginInfo(name={name!r}, api_version=1, priority=50, operations=operations)
 
     @tokendraw.plugin.hookimpl
@@ -309,20 +322,15 @@ plugin = Plugin()
 """
 
 
-def _around_native(**parts: Any) -> str:
-    """Source of a plugin around native; without parts it equals native."""
+def serving_both(**parts: Any) -> str:
+    """Source of a plugin ``acme`` around native, of both draws; without parts it equals native.
+
+    :param parts: statements; ``build`` runs before an operation is built, ``operation`` being the name; ``sample`` and
+        ``verify`` run before each draw and verification after the proof, ``self.calls`` being the number of calls.
+    """
     faultless = dict.fromkeys(("build", "sample", "verify", "process"), "pass")
     conditions = {"in_sample": "self.calls > 0", "in_process": "False"}
     return _AROUND_NATIVE.format(**{"operations": ("sample", "verify")} | faultless | conditions | parts)
-
-
-def serving_both(**statements: str) -> str:
-    """Source of a plugin ``acme`` of both draws.
-
-    :param statements: ``build`` runs before an operation is built, ``operation`` being the name; ``sample`` and
-        ``verify`` run before each draw and verification after the proof, ``self.calls`` being the number of calls.
-    """
-    return _around_native(**statements)
 
 
 def deadly(
@@ -339,7 +347,7 @@ def deadly(
     :param in_process: the same for edits of ``logits``.
     :param operations: the offered operations.
     """
-    return _around_native(
+    return serving_both(
         sample=death, process=death, in_sample=in_sample, in_process=in_process, operations=operations
     )
 
@@ -472,8 +480,8 @@ def add_third_operation(
 
 def scaler(name: str, *, capabilities: str = "", result: str = "rows * factor") -> str:
     """Source of a plugin for ``scale`` alone; ``result`` is the returned expression."""
-    return f"""\
-import tokendraw
+    backend = f"""\
+from scale_operation import ScaleCapabilities
 
 BUILT = []
 
@@ -483,24 +491,11 @@ class Scaler:
         return {result}
 
 
-class Plugin:
-    @tokendraw.plugin.hookimpl
-    def tokendraw_describe(self):
-        from scale_operation import ScaleCapabilities
-
-        return tokendraw.plugin.PluginInfo(
-            name={name!r}, api_version=1, priority=50, summary="scales rows",
-            operations={{"scale": ScaleCapabilities({capabilities})}},
-        )
-
-    @tokendraw.plugin.hookimpl
-    def tokendraw_build(self, operation, device, need):
-        BUILT.append((operation, device, need))
-        return Scaler()
-
-
-plugin = Plugin()
+def build(device, need):
+    BUILT.append(("scale", device, need))
+    return Scaler()
 """
+    return offering("scale", f"ScaleCapabilities({capabilities})", backend, name)
 
 
 def add_scaler(dists: FakeDists, name: str = "acme", **options: Any) -> str:

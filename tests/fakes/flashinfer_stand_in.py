@@ -213,7 +213,7 @@ def draw(name: str, arguments: dict[str, Any]) -> Any:
         kept &= weights >= weights.amax(-1, keepdim=True) * min_p.unsqueeze(-1)
     if name == "sampling_from_probs":
         assert ((weights.nansum(-1) - 1).abs() < 1e-4).all(), "u is drawn up to 1"
-    tokens, valid = _pick(torch.where(kept, weights, 0.0), _generator(*_seed(arguments)))
+    tokens, valid = pick(torch.where(kept, weights, 0.0), _generator(*_seed(arguments)))
     return (tokens, valid) if arguments["return_valid"] else tokens
 
 
@@ -240,7 +240,7 @@ def chain_speculative_sampling(arguments: dict[str, Any]) -> tuple[Tensor, Tenso
     rejected = emitted < steps
     more[rejected] -= draft[every, emitted.clamp(max=steps - 1)][rejected]
     more = torch.fmax(more, torch.zeros(()))  # 0 for NaN
-    token, valid = _pick(more.double(), generator)
+    token, valid = pick(more.double(), generator)
     tokens = torch.full((requests, steps + 1), -1, dtype=torch.int32)
     tokens[:, :-1] = torch.where(torch.arange(steps) < emitted.unsqueeze(-1), ids, -1)
     tokens[every, emitted] = torch.where(valid, token, IN_MEMORY)
@@ -268,7 +268,7 @@ def fused(probs: Tensor, top_k: Tensor, top_p: Any, top_k_max: Any, **others: An
     nucleus = top_p.unsqueeze(-1) if isinstance(top_p, Tensor) else top_p
     weights = torch.where((before < nucleus) | (nucleus >= 1.0), values, 0.0)
     state = torch.empty(1, dtype=torch.int64).random_()  # of torch's generator
-    picked, _ = _pick(weights, _generator(state, torch.zeros(1, dtype=torch.int64)))
+    picked, _ = pick(weights, _generator(state, torch.zeros(1, dtype=torch.int64)))
     return ids.gather(-1, picked.long().unsqueeze(-1)).squeeze(-1).int()
 
 
@@ -308,7 +308,7 @@ def _generator(seed: Tensor, offset: Tensor) -> torch.Generator:
     return torch.Generator().manual_seed((int(seed[0]) * 31 + int(offset[0])) % 2**63)
 
 
-def _pick(weights: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def pick(weights: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """A token a row from weights [rows, V] float64; token 0, invalid, of a row without any."""
     cumulative = weights.cumsum(-1)
     mass = cumulative[:, -1:]

@@ -21,16 +21,14 @@ class Verdict:
     wrong: list[str] = field(default_factory=list)
 
 
-def judge(backend, logits, requests, *, mode="raw_logprobs", dtype="fp32", metadata=None):
+def judge(backend, logits, requests, *, mode="raw_logprobs", dtype="fp32"):
     """Draw a row a request, and compare everything that comes back. Row i has position i.
 
     :param mode: the log-probabilities that the backend was built for.
     :param dtype: of its noise.
-    :param metadata: ready tensors in place of those of the requests.
     """
-    if metadata is None:
-        positions = range(len(requests))
-        metadata = SamplingMetadata.from_params(requests, device=logits.device, positions=positions)
+    positions = range(len(requests))
+    metadata = SamplingMetadata.from_params(requests, device=logits.device, positions=positions)
     output = backend.sample(logits, metadata)
     verdict = Verdict()
     for i, asked in enumerate(requests):

@@ -15,9 +15,11 @@ from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
 import isolation
-from tokendraw import Need
+from tokendraw import Drafts, Need, RequestSlots, SamplingParams
 from tokendraw_triton_gumbel import compilation, plan
 from tokendraw_triton_gumbel.kernels import edits, interval, large_set, logprobs, row_draw, tile_pass, verify
+from tokendraw_triton_gumbel.kernels.edits import ProcessLaunches
+from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
 ROOT = Path(__file__).parents[2]
@@ -144,6 +146,46 @@ def sampler_for(target, **need):
     return sampler
 
 
+# Edits of three rows, for the stand-ins to record.
+
+
+EVERYTHING = {
+    "repetition_penalty": 1.5,
+    "logit_bias": {3: 1.0},
+    "allowed_token_ids": [1, 2],
+    "bad_words": [[1, 2]],
+    "min_tokens": 2,
+    "stop_token_ids": [5],
+}
+"""Fields of a request that asks for every edit."""
+
+
+def slots_for(vocab_size, **params):
+    """Create slots with one request."""
+    slots = RequestSlots(4, 8, vocab_size)
+    slots.add(2, SamplingParams(**params), prompt_token_ids=[1, 2])
+    return slots
+
+
+def two_drafts(dtype=torch.int64):
+    """Create two drafts of one request: three rows."""
+    ids, offsets = torch.tensor([4, 5], dtype=dtype), torch.tensor([0, 3], dtype=dtype)
+    return Drafts(draft_token_ids=ids, cu_num_logits=offsets, max_drafts=2)
+
+
+def processed(
+    slots, family="cuda", dtype=torch.float32, *, index=torch.int64, drafts=None, bitmask=False, offset=0
+):
+    """Edit three rows; return the processor."""
+    size = slots.vocab_size
+    logits = torch.zeros(3 * size + offset, dtype=dtype)[offset:].view(3, size)
+    words = torch.full((3, size // 32 + 2), -1, dtype=torch.int32)[:, : -(-size // 32)] if bitmask else None
+    processor = TritonLogitsProcessor(torch.device("cpu"))
+    processor._launches = ProcessLaunches(family, processors=132)
+    assert processor.process(logits, slots, torch.tensor([2, 0, 1], dtype=index), words, drafts) is logits
+    return processor
+
+
 # Compilation for targets, and the interpreter.
 
 
@@ -166,17 +208,16 @@ def code_of(asm):
     return asm.get("cubin") or asm.get("hsaco") or b""
 
 
-def compiled_call(call, target, *, attributes=None):
+def compiled_call(call, target):
     """Compile a kernel for the arguments of a call; return the code by stage.
 
     :param call: as :attr:`Kernel.calls` keeps it: kernel, arguments, named.
-    :param attributes: by the path of an argument whether it is known to be a multiple of 16, whatever the call says.
     """
-    source, options = _source(call, target, attributes or {})
+    source, options = _source(call, target)
     return triton.compile(source, target=GPUTarget(*TARGETS[target]), options=options).asm
 
 
-def _source(call, target, attributes):
+def _source(call, target):
     """Return the source of a call, with types and constants, and the compiler's options."""
     kernel, arguments, named = call
     backend = make_backend(GPUTarget(*TARGETS[target]))
@@ -188,8 +229,6 @@ def _source(call, target, attributes):
         path: backend.parse_attr(get_iterable_path(facts, path))
         for path in find_paths_if(facts, lambda _, each: isinstance(each, str))
     }
-    for path, is_multiple in attributes.items():
-        known[path] = [["tt.divisibility", 16]] if is_multiple else []
     source = ASTSource(
         fn=kernel,
         signature=dict(zip(kernel.arg_names, types, strict=True)),
@@ -224,9 +263,9 @@ def interpreted(script, function, *arguments):
     return json.loads(run.stdout.splitlines()[-1])
 
 
-def compiled(kernel, target, **kwargs):
+def compiled(kernel, target):
     """Compile the last call of a kernel, and return the code by stages."""
-    return compiled_call(kernel.calls[-1], target, **kwargs)
+    return compiled_call(kernel.calls[-1], target)
 
 
 def has_machine_code(asm):

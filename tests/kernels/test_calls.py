@@ -15,14 +15,13 @@ import triton.language as tl
 from triton import knobs
 
 from call_tables import pairs
-from tokendraw import BatchFacts, Drafts, Need, RequestSlots, SamplingMetadata, SamplingParams, speculative
+from tokendraw import BatchFacts, Drafts, Need, SamplingMetadata, SamplingParams, speculative
 from tokendraw_triton_gumbel import compiled_calls, launch
-from tokendraw_triton_gumbel.kernels.edits import ProcessLaunches
 from tokendraw_triton_gumbel.kernels.rows import DrawResults, Logits, RowParams
 from tokendraw_triton_gumbel.launch import Launch
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
-from triton_stand_ins import compilations
+from triton_stand_ins import EVERYTHING, compilations, processed, slots_for, two_drafts
 from verifying import row_metadata
 
 CPU, ROWS, V = torch.device("cpu"), 4, 2000
@@ -89,46 +88,15 @@ def verify(params, kind=None, mode="rejection", **need):
     here(**need).verify(torch.zeros(5, V), drafts, row_metadata(drafts, params), mode=mode)
 
 
-def slots_for(**params):
-    """Create slots with one request."""
-    slots = RequestSlots(4, 8, V)
-    slots.add(2, SamplingParams(**params), prompt_token_ids=[1, 2])
-    return slots
-
-
-def process(slots, *, dtype=torch.float32, index=torch.int64, drafts=None, bitmask=False, offset=0):
-    """Process three rows; returns the processor."""
-    logits = torch.zeros(3 * V + offset, dtype=dtype)[offset:].view(3, V)
-    words = torch.full((3, 64), -1, dtype=torch.int32)[:, :63] if bitmask else None
-    processor = TritonLogitsProcessor(CPU)
-    processor._launches = ProcessLaunches("cuda", processors=132)
-    assert processor.process(logits, slots, torch.tensor([2, 0, 1], dtype=index), words, drafts) is logits
-    return processor
-
-
-def drafted(dtype=torch.int64):
-    """Create two drafts of one request: three rows."""
-    ids, offsets = torch.tensor([4, 5], dtype=dtype), torch.tensor([0, 3], dtype=dtype)
-    return Drafts(draft_token_ids=ids, cu_num_logits=offsets, max_drafts=2)
-
-
 def edit(*, bitmask=False, drafts=None, **params):
-    process(slots_for(**params), bitmask=bitmask, drafts=drafts)
+    processed(slots_for(V, **params), bitmask=bitmask, drafts=drafts)
 
 
 def append(rows, *shape):
     tokens = torch.zeros(shape, dtype=torch.int64)
-    TritonLogitsProcessor(CPU).append(slots_for().tables, torch.arange(rows), tokens)
+    TritonLogitsProcessor(CPU).append(slots_for(V).tables, torch.arange(rows), tokens)
 
 
-EVERYTHING = {
-    "repetition_penalty": 1.5,
-    "logit_bias": {3: 1.0},
-    "allowed_token_ids": [1, 2],
-    "bad_words": [[1, 2]],
-    "min_tokens": 2,
-    "stop_token_ids": [5],
-}
 TILES, DRAWS, LARGE, ACCEPTS = "tile_statistics", "draw_rows", "draw_large_sets", "accept_drafts"
 DRAWN, DRAWN_LARGE = [TILES, DRAWS], [TILES, DRAWS, LARGE]
 
@@ -209,7 +177,7 @@ def test_every_call_reads_the_parameters_as_they_are_then(launched, change):
         metadata = CHANGES[change](metadata)
 
 
-def test_logits_are_read_where_they_lie_or_where_their_elements_lie_apart_from_a_copy(launched):
+def test_logits_are_read_in_place_and_from_a_copy_if_elements_lie_apart(launched):
     backend, metadata = here(), metadata_of(*[SEEDED] * ROWS)
     storage = torch.zeros(2 * ROWS, V + 48)
     for logits in (storage[:ROWS, :V], storage[::2, :V], storage[:ROWS, 7 : V + 7]):
@@ -295,26 +263,26 @@ def test_ids_of_another_type_compile_anew_and_at_another_alignment_do_not(kernel
 
 
 def test_edits_are_compiled_for_the_types_of_a_call_and_for_nothing_else(kernels):
-    few, many = slots_for(presence_penalty=1.0), slots_for(**EVERYTHING)
+    few, many = slots_for(V, presence_penalty=1.0), slots_for(V, **EVERYTHING)
     for slots in (few, many):
         for bitmask in (True, False):
             for offset in range(3):
-                process(slots, bitmask=bitmask, offset=offset)
+                processed(slots, bitmask=bitmask, offset=offset)
     numbers = [compilations(kernels)["process_logits"]]
     for slots, call in (
         (few, {"dtype": torch.float16}),
         (few, {"index": torch.int32}),
         (few, {"index": torch.int16}),  # is converted, and there is one for int64
-        (few, {"drafts": drafted()}),
-        (many, {"drafts": drafted()}),
-        (few, {"drafts": drafted(torch.int32)}),
+        (few, {"drafts": two_drafts()}),
+        (many, {"drafts": two_drafts()}),
+        (few, {"drafts": two_drafts(torch.int32)}),
     ):
-        process(slots, **call)
+        processed(slots, **call)
         numbers.append(compilations(kernels)["process_logits"])
     assert numbers[0] == 2  # one for penalties and masks, and one for whatever requests may ask
     assert numbers[-1] == 6
     appending = compilations(kernels)["append_tokens"]
-    process(few).append(few.tables, torch.tensor([2, 0, 1]), torch.tensor([4, 5, 6]))
+    processed(few).append(few.tables, torch.tensor([2, 0, 1]), torch.tensor([4, 5, 6]))
     assert compilations(kernels)["append_tokens"] == appending
 
 

@@ -79,7 +79,7 @@ def test_threads_waiting_for_a_failed_compilation_compile_anew(kernels):
     assert compilations(kernels)["tile_statistics"] == 1
 
 
-def test_the_kernels_of_a_call_are_compiled_side_by_side_as_far_as_there_are_compilers(kernels, monkeypatch):
+def test_the_kernels_of_a_call_compile_side_by_side_as_there_are_compilers(kernels, monkeypatch):
     """Each compilation of the first call waits until all have begun: in sequence, they would wait forever."""
     monkeypatch.setattr(compilation, "_MAX_COMPILERS", 8)
     monkeypatch.setattr(compilation, "_compiler_slots", threading.BoundedSemaphore(8))

@@ -15,21 +15,22 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from call_tables import pairs
-from tokendraw import Drafts, RequestSlots, SamplingMetadata, SamplingParams
+from tokendraw import Drafts, SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel import plan
-from tokendraw_triton_gumbel.kernels import values
-from tokendraw_triton_gumbel.kernels.edits import ProcessLaunches
 from tokendraw_triton_gumbel.kernels.logprobs import SEARCHES  # noqa: F401 (for the table)
-from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from triton_stand_ins import (
     ENDS,
+    EVERYTHING,
     SOME,
     TARGETS,
     compiled,
     compiled_call,
     configurations_of,
     has_machine_code,
+    processed,
     sampler_for,
+    slots_for,
+    two_drafts,
 )
 from verifying import row_metadata
 
@@ -71,29 +72,12 @@ def verified(
         sampler_for(target, **need).verify(torch.zeros(6, V, dtype=dtype), drafts, metadata, mode=mode)
 
 
-def edited(target, dtype=FLOAT32, *, bitmask=False, drafted=False, offset=0, **params):
-    logits = torch.zeros(3 * V + offset, dtype=dtype)[offset:].view(3, V)
-    slots = RequestSlots(4, 8, V)
-    slots.add(2, SamplingParams(**params), prompt_token_ids=[1, 2])
-    words = torch.full((3, V // 32 + 1), -1, dtype=torch.int32)[:, :-1] if bitmask else None
-    processor = TritonLogitsProcessor(torch.device("cpu"))
-    processor._launches = ProcessLaunches(TARGETS[target][0], processors=132)
-    drafts = None
-    if drafted:
-        offsets = torch.tensor([0, 3])
-        drafts = Drafts(draft_token_ids=torch.tensor([4, 5]), cu_num_logits=offsets, max_drafts=2)
-    processor.process(logits, slots, torch.tensor([2, 0, 1]), words, drafts)
-    return processor
+def edited(target, dtype=FLOAT32, *, drafted=False, bitmask=False, offset=0, **params):
+    drafts = two_drafts() if drafted else None
+    slots, family = slots_for(V, **params), TARGETS[target][0]
+    return processed(slots, family, dtype, drafts=drafts, bitmask=bitmask, offset=offset)
 
 
-EVERYTHING = {
-    "repetition_penalty": 1.5,
-    "logit_bias": {3: 1.0},
-    "allowed_token_ids": [1, 2],
-    "bad_words": [[1, 2]],
-    "min_tokens": 2,
-    "stop_token_ids": [5],
-}
 TILES, DRAWS, LARGE, ACCEPTS = "tile_statistics", "draw_rows", "draw_large_sets", "accept_drafts"
 
 
@@ -127,47 +111,11 @@ def test_the_pass_over_the_tiles_compiles(kernels, target, dtype):
     assert has_machine_code(compiled(kernels[TILES], target))
 
 
-# What the compiler makes of some lines, on which times and orders of memory depend.
+# What the compiler makes of some lines, on which orders of memory and bits depend.
 
 
-def ptx_of(kernel, target="sm_90", **how):
-    return compiled(kernel, target, **how)["ptx"]
-
-
-def instructions(ptx):
-    """Without line numbers and debug information."""
-    code = ptx.partition(".section")[0]
-    return [line for line in code.splitlines() if not line.lstrip().startswith((".loc", ".file", "//"))]
-
-
-def path_of(kernel, argument, field=None):
-    """Return the index path of a kernel's argument, or of a field of it."""
-    place = kernel.arg_names.index(argument)
-    if field is None:
-        return (place,)
-    return (place, type(kernel.calls[-1][1][place])._fields.index(field))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_rows_at_any_address_are_read_in_vectors(kernels, dtype):
-    """Each lane reads two vectors for one of its own, without shared memory, wherever the first row lies."""
-    drawn("sm_90", PLAIN, dtype, offset=1)
-    kernel = kernels[TILES]
-    base = path_of(kernel, "logits", "base")
-    known, unknown = (instructions(ptx_of(kernel, attributes={base: known})) for known in (True, False))
-    assert known == unknown
-    span = plan.TABLE["cuda"].span(dtype.itemsize)
-    vectors = values.TILE_SIZE.value * span * dtype.itemsize // (values.LANES.value * 16)
-    assert sum("ld.global.v4.b32" in line for line in unknown) == 2 * vectors
-    assert not any("ld.shared" in line for line in unknown)
-
-
-@pytest.mark.slow
-def test_a_candidate_is_weighed_by_one_thread(kernels):
-    """Each candidate is compared with 64 others at once: the compiler must not repeat their weights in every thread."""
-    drawn(SOME[0], FILTERED)
-    assert ptx_of(kernels[DRAWS], SOME[0]).count("ex2.approx") < 64
+def ptx_of(kernel, target="sm_90"):
+    return compiled(kernel, target)["ptx"]
 
 
 @pytest.mark.slow
@@ -182,7 +130,7 @@ def test_programs_see_the_writes_of_those_before_them(kernels):
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16], ids=str)
-def test_masks_store_vectors_of_16_bytes_and_prefetch_partial_vectors_at_any_alignment(kernels, dtype):
+def test_masks_store_vectors_and_prefetch_partial_ones_at_any_alignment(kernels, dtype):
     edited("sm_90", dtype, bitmask=True, offset=1)
     code = ptx_of(kernels["process_logits"])
     assert "st.global.v4.b32" in code
@@ -201,7 +149,7 @@ def test_every_launch_says_whether_products_are_fused(kernels):
 
 
 @pytest.mark.slow
-def test_products_are_rounded_before_they_are_subtracted_and_quotients_as_in_ieee_754(kernels):
+def test_products_are_rounded_before_they_are_subtracted_and_quotients_by_ieee_754(kernels):
     """The bits equal other providers' bits. The compiler's default options would fuse products."""
     edited(SOME[0], **EVERYTHING)
     ((kernel, arguments, named),) = kernels["process_logits"].calls

@@ -66,7 +66,7 @@ ROWS = {
     "kept sets that a guess misses": (("lists", "too short"), 8),
     "kept sets without a guess": (("lists", "bounded"), 8),
     "XTC and temperature_last": (("intervals",), 140),
-    "temperatures beyond float32 in ready tensors": (("extremes",), 140),
+    "temperatures beyond float32": (("extremes",), 100),
     "log-probabilities at the limits of sums and searches": (("described",), 60),
 }
 """Function of ``directed.py`` and the least number of tokens that it judges."""
@@ -88,7 +88,8 @@ def test_what_a_row_keeps_has_the_same_bits_under_every_seed():
 
 @pytest.mark.slow
 def test_chains_in_vocabularies_of_many_tiles_are_those_of_float64():
-    assert interpreted("directed", "chains") >= 24
+    ((status, detail),) = interpreted("directed", "kit_of_many_tiles").values()
+    assert status == "passed", detail
 
 
 @pytest.mark.slow

@@ -63,18 +63,20 @@ def inside_larger_tensors(metadata, first):
     return SamplingMetadata(**params, facts=metadata.facts)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("vocab_size", VOCABULARIES)
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
-def test_no_number_of_rows_compiles_anything(kernels, vocab_size, mode):
+@pytest.mark.fast_first
+def test_no_number_of_rows_and_no_place_in_larger_tensors_compiles_anything(kernels, vocab_size, mode):
     sampler = warm(vocab_size, mode=mode)
     before = compilations(kernels)
     assert before["row_logprobs"] > 0
-    logits = torch.zeros(SIZES[-1], vocab_size, dtype=torch.bfloat16)
+    logits = torch.zeros(8 + SIZES[-1], vocab_size, dtype=torch.bfloat16)
     for rows in SIZES:
         for kind in REQUESTS:
-            sampler.sample(logits[:rows], metadata_of(rows, kind))
-        assert compilations(kernels) == before, (rows, kind)
+            for first in (0, 1 + rows % 7):
+                metadata = inside_larger_tensors(metadata_of(rows, kind), first)
+                sampler.sample(logits[first : first + rows], metadata)
+                assert compilations(kernels) == before, (rows, first, kind)
 
 
 def test_a_number_of_best_tokens_warms_up_its_search(kernels):
@@ -85,20 +87,6 @@ def test_a_number_of_best_tokens_warms_up_its_search(kernels):
         metadata = SamplingMetadata.from_params([SamplingParams(logprobs=n)] * 2, positions=range(2))
         sampler.sample(torch.zeros(2, V, dtype=torch.bfloat16), metadata)
         assert compilations(kernels) == before, n
-
-
-@pytest.mark.parametrize("vocab_size", VOCABULARIES)
-@pytest.mark.fast_first
-def test_rows_and_parameters_inside_larger_tensors_compile_nothing(kernels, vocab_size):
-    sampler = warm(vocab_size)
-    before = compilations(kernels)
-    logits = torch.zeros(40, vocab_size, dtype=torch.bfloat16)
-    for rows in (1, 2, 5, 17):
-        for first in (1, 2, 3, 7):
-            for kind in REQUESTS:
-                metadata = inside_larger_tensors(metadata_of(rows, kind), first)
-                sampler.sample(logits[first : first + rows], metadata)
-                assert compilations(kernels) == before, (rows, first, kind)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
@@ -112,10 +100,10 @@ def test_a_warmup_compiles_the_kernels_of_the_noise_that_was_asked_for(kernels, 
 # Verifications.
 
 
-def layouts(requests, most, known, vocab_size):
+def layouts(requests, most, known):
     """Yield the drafts of a batch in every layout of engines."""
     counts = [(most - i) % (most + 1) for i in range(requests)]
-    q = {known: torch.zeros(sum(counts), vocab_size, dtype=DTYPES[known])} if known else {}
+    q = {known: torch.zeros(sum(counts), V, dtype=DTYPES[known])} if known else {}
     lists = Drafts.from_lists([[5] * count for count in counts], **q)
     yield lists
     yield replace(lists, num_drafts=None, any_placeholder=True)
@@ -123,16 +111,16 @@ def layouts(requests, most, known, vocab_size):
     yield Drafts.from_lists([[]] * requests)
 
 
-def verify(sampler, known="draft_logits", mode="rejection", most=4, *, sizes=(1, 17), vocab_size=V):
+def verify(sampler, known="draft_logits", mode="rejection", most=4):
     """Verify and draft like an engine, in batches of several sizes, with logits at any alignment."""
-    for requests in sizes:
+    for requests in (1, 17, 129):
         for kind in REQUESTS:
             metadata = metadata_of(requests, kind)
-            for drafts in layouts(requests, most, known, vocab_size):
-                target = torch.zeros(1 + drafts.num_rows, vocab_size, dtype=torch.bfloat16)[1:]
+            for drafts in layouts(requests, most, known):
+                target = torch.zeros(1 + drafts.num_rows, V, dtype=torch.bfloat16)[1:]
                 sampler.verify(target, drafts, metadata, mode=mode)
                 sampler.verify(target, drafts, by_row(metadata, drafts, len(target)), mode=mode)
-            sampler.draft(torch.zeros(requests, vocab_size, dtype=torch.bfloat16), metadata)
+            sampler.draft(torch.zeros(requests, V, dtype=torch.bfloat16), metadata)
 
 
 @pytest.mark.fast_first
@@ -147,41 +135,19 @@ def verify(sampler, known="draft_logits", mode="rejection", most=4, *, sizes=(1,
                 {"most": 3, "known": "draft_probs"},
                 {"most": 9, "known": None},
                 {"most": 3, "mode": "coupled"},
+                {"most": 3, "known": None, "mode": "coupled"},
             ],
         ),
     ],
     ids=["logits", "everything"],
 )
 def test_drafts_and_verifications_within_the_warmup_compile_nothing(kernels, options, calls):
-    sampler = warm(batch_sizes=(1, 16), **options)
+    sampler = warm(**options)
     before = compilations(kernels)
+    assert before["accept_drafts"] > 0
     for call in calls:
         verify(sampler, **call)
         assert compilations(kernels) == before, call
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["rejection", "coupled"])
-@pytest.mark.parametrize("known", ["draft_logits", "draft_probs", None])
-def test_no_number_of_requests_and_drafts_compiles_anything(kernels, known, mode):
-    sampler = warm(3001, max_drafts=4, verify_modes=[mode], draft_kinds=[(known or "draft_chosen")[6:]])
-    before = compilations(kernels)
-    assert before["accept_drafts"] > 0
-    verify(sampler, known, mode, sizes=(2, 16, 31, 128, 129), vocab_size=3001)
-    assert compilations(kernels) == before
-
-
-@pytest.mark.parametrize("kind", ["plain", "mixed"])
-@pytest.mark.parametrize("known", ["draft_logits", "draft_probs", None])
-def test_a_verification_draws_large_sets_with_the_kernel_of_samples(kernels, kind, known):
-    """The kernel of large sets takes longest to compile."""
-    sampler = warm(batch_sizes=(1, 16))
-    before = compilations(kernels)
-    for drafts in layouts(3, 4, known, V):
-        sampler.verify(torch.zeros(drafts.num_rows, V, dtype=torch.bfloat16), drafts, metadata_of(3, kind))
-    after = compilations(kernels)
-    assert after["accept_drafts"] > before["accept_drafts"]
-    assert after["draw_large_sets"] == before["draw_large_sets"]
 
 
 # Loading.

@@ -8,7 +8,7 @@ from cuda_batches import NoWait
 from tokendraw import BatchFacts, Drafts, Need, SamplingMetadata, SamplingParams, speculative
 from tokendraw.operations.row_methods import by_row
 from tokendraw_native.sampler import NativeSampler
-from verifying import gaussian, native, row_metadata
+from verifying import gaussian, row_metadata
 
 MODES = ["rejection", "coupled", "block"]
 
@@ -122,7 +122,9 @@ def test_every_shape_is_known_on_the_host(mode, kind, padded):
     columns |= {name: empty(3) for name in ("top_k", "seed", "logprobs")}
     columns |= {name: empty(10) for name in ("positions", "row_index")}
     metadata = SamplingMetadata(**columns, facts=BatchFacts(max_logprobs=5))
-    output = native("meta").verify(empty(10, 3000, dtype=torch.bfloat16), drafts, metadata, mode=mode)
+    output = NativeSampler(torch.device("meta"), Need()).verify(
+        empty(10, 3000, dtype=torch.bfloat16), drafts, metadata, mode=mode
+    )
     assert (output.token_ids.shape, output.num_accepted.shape, output.valid.shape) == ((3, 5), (3,), (3,))
     assert (output.logprobs.token_ids.shape, output.logprobs.ranks.shape) == ((3, 5, 6), (3, 5))
     assert (output.log_kept_mass.shape, output.log_kept_mass.dtype) == ((3, 5), torch.float32)

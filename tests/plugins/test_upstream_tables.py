@@ -1,6 +1,5 @@
 """The release tables of our plugins: the decision on a version by its metadata, and its whole reason."""
 
-import re
 import tomllib
 from itertools import chain
 from pathlib import Path
@@ -9,7 +8,6 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-import flashinfer_stand_in
 from call_tables import pairs
 from fake_candidates import H100, LAPTOP, MI300X
 from fake_dists import fake_dists
@@ -33,8 +31,6 @@ TABLES = {
 }
 HOSTS = {"native": LAPTOP, "triton-gumbel": H100, "flashinfer": H100, "ops-flashinfer": H100, "aiter": MI300X}
 
-ONE_FILTER = "draws by rejection"
-FUSED = "draws by rejection, or fused where every row has a k up to 1024"
 DECISIONS = [
     (plugin, operation, version, words.format(version))
     for line, words in pairs(Path(__file__).with_name("releases.txt"))
@@ -100,33 +96,6 @@ def test_every_row_is_met_by_versions_above_the_first_of_them_included(plugin):
     decided = {version for name, _, version, _ in DECISIONS if name == plugin}
     begins = [row.since for row in upstream.releases if row.since != "0"]
     assert [since for since in begins if since not in decided and f"{since}.0" not in decided] == []
-
-
-@pytest.mark.parametrize("plugin", ["native", "triton-gumbel"])
-def test_continuous_integration_runs_the_first_and_the_last_minor_version_of_a_tested_range(plugin):
-    (tested,) = TABLES[plugin].tested
-    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
-    ran = re.findall(rf"\b{TABLES[plugin].distribution}==(\d+\.\d+)\.\*", workflow)
-    first, last = (version.split(".") for version in re.findall(r"[\d.]+", tested))
-    assert {".".join(first), f"{last[0]}.{int(last[1]) - 1}"} <= set(ran)
-    assert all(is_tested(TABLES[plugin], f"{version}.1") for version in ran)
-
-
-@pytest.mark.parametrize(
-    ("version", "files", "words"),
-    [
-        ("0.6.11.post2", "0.6.11.post2", f"0.6.11.post2 {ONE_FILTER}"),
-        ("0.7.2.post1", "0.7.2.post1", f"0.7.2.post1 {FUSED}"),
-        ("0.7.2.post1+cu130", "0.7.2.post1", f"0.7.2.post1+cu130 {FUSED}"),
-        ("0.6.11.post2", "0.7.2.post1", f"0.6.11.post2 {FUSED} by its files"),
-        ("0.7.2.post1", "0.6.11.post2", f"0.7.2.post1 {ONE_FILTER} by its files"),
-    ],
-)
-def test_the_files_of_flashinfer_decide_and_not_its_number(dists, version, files, words):
-    dists.add("flashinfer-python", version, modules=flashinfer_stand_in.SOURCES[files])
-    (candidate,) = [c for c in gather(H100, Choice()).plugins if c.name == "flashinfer"]
-    made = decide([candidate], H100, operations.find_operation("sample").need(), Choice())
-    assert made.decisions[0].reason == f"best available, priority 40; flashinfer-python {words}"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ Rows are judged by the float64 reference. Which branches of the kernels a run ta
 runs their bodies as Python.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -17,14 +17,12 @@ from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.kernels import edits, large_set, large_set_passes
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
-from verifying import Batch
-from verifying import chains as chains_of
 
 CPU = torch.device("cpu")
 DTYPES = torch.float32, torch.bfloat16, torch.float16
 
 
-def kit(*names):
+def kit(*names, effort=None):
     """Status and detail of each line of some names, or of all lines of an operation."""
     described = plugin.tokendraw_describe().operations
     subject = Subject(
@@ -35,7 +33,7 @@ def kit(*names):
         },
         device=CPU,
         build=lambda operation, need: plugin.tokendraw_build(operation, CPU, need),
-        effort=Effort.tiny(),
+        effort=effort or Effort.tiny(),
     )
     return {line.name: (str(line.status), line.detail) for line in run(subject, only=names).lines}
 
@@ -45,6 +43,12 @@ def kit_by_small_programs():
     edits.CONFIG = edits.ProcessConfig(IDS=8, WORDS=4, TILE=32, REQUESTS=2)
     edits._PROGRAMS, edits._MASK_PROGRAMS = 24, 16
     return kit(*(prop.name for prop in properties("process_logits")))
+
+
+def kit_of_many_tiles():
+    """Verifications in a vocabulary of several groups of tiles, which one to three programs share."""
+    effort = replace(Effort.tiny(), crossed_sizes=(12_200,), crossed_rows=12, crossed_batch=2)
+    return kit("verify crossing", effort=effort)
 
 
 def sampler(mode=None, **need):
@@ -289,54 +293,25 @@ def intervals():
     return judged(*verdicts)
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A row of ready tensors, which may hold what no request may ask for."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    seed: int
-    filter_order: str = "top_k_first"
-    filters: None = None
-    typical_p: float = 1.0
-    xtc_probability: float = 0.0
-    logprobs: None = None
-
-
 def extremes():
-    """Temperatures in ready tensors that are infinite, no number, or whose inverse float32 cannot hold."""
-    temperatures = [float("inf"), 1e308, 1e39, 1e30, 1e-58, float("nan"), -1.0]
+    """Temperatures that float32 cannot hold, or whose inverse it cannot."""
     filters = [(0, 1.0, 0.0), (5, 1.0, 0.0), (0, 0.5, 0.0), (0, 1.0, 0.1), (0, 1.0, 1.0), (40, 0.9, 0.01)]
     rows = [
-        Ready(temperature, *filters[i % 6], i)
-        for i, temperature in enumerate(np.repeat(temperatures, 6).tolist())
+        SamplingParams(temperature=temperature, top_k=k, top_p=p, min_p=m, seed=seed)
+        for temperature in (1e308, 1e39, 1e30, 1e-58)
+        for seed, (k, p, m) in enumerate(filters)
     ]
-    columns = {
-        name: torch.tensor([getattr(row, name) for row in rows], dtype=dtype)
-        for name, dtype in (
-            *((name, torch.float64) for name in ("temperature", "top_p", "min_p")),
-            *((name, torch.int64) for name in ("top_k", "seed")),
-        )
-    }
-    metadata = SamplingMetadata(**columns, positions=torch.arange(len(rows)))
     row = torch.from_numpy(np.random.default_rng(7).normal(0, 2, 1100))
     row[::3] = float("-inf")
     result = judged(
         *(
-            judge(
-                sampler(gumbel_dtype=noise),
-                row.to(dtype).expand(len(rows), -1),
-                rows,
-                dtype=noise,
-                metadata=metadata,
-            )
+            judge(sampler(gumbel_dtype=noise), row.to(dtype).expand(len(rows), -1), rows, dtype=noise)
             for dtype in DTYPES
             for noise in ("fp32", "fp64")
         )
     )
     # A difference of two logits that float32 cannot hold.
+    metadata = SamplingMetadata.from_params(rows, positions=range(len(rows)))
     output = sampler().sample(torch.tensor([3e38, -3e38]).expand(len(rows), -1), metadata)
     fine = output.valid & (output.token_ids <= 1)
     result["wrong"] += [
@@ -397,39 +372,6 @@ def described():
         logits, mode = torch.from_numpy(rows), "temperature_logprobs"
         verdicts.append(judge(sampler(mode), logits, requests, mode=mode))
     return judged(*verdicts)
-
-
-def chains():
-    """Return how many chains are those of float64, of vocabularies of several groups of tiles; another one raises.
-
-    Some requests are verified by several programs; of most the first draft is rejected.
-    """
-    count = 0
-    for number, (size, scale, kind, mode, processors, noise) in enumerate(
-        (
-            (8193, 1.0, "logits", "rejection", 2, "fp32"),
-            (8193, 1.0, "probs", "block", 1, "fp32"),
-            (8193, 1.0, None, "rejection", 3, "fp32"),
-            (4099, 0.02, "logits", "rejection", 3, "fp32"),
-            (4099, 0.02, "probs", "rejection", 1, "fp32"),
-            (1100, 1.0, "probs", "rejection", 1, "fp64"),
-            (1100, 1.0, None, "block", 1, "fp64"),
-        )
-    ):
-        batch = Batch(4, size, seed=size + number)
-        for rows in (batch.target, batch.draft):
-            rows[:] = [logits * np.float32(scale) for logits in rows]
-        for i, ids in enumerate(batch.lists):
-            if scale < 1:  # thousands of tokens are kept
-                batch.params[i] = SamplingParams(top_p=(1.0, 0.9)[i % 2], seed=i)
-            if ids:
-                ids[0] = 7919 % size
-                batch.target[i][0, ids[0]] -= 5.0
-        backend = sampler(gumbel_dtype=noise)
-        backend._calls.target = backend._calls.target._replace(processors=processors)
-        found = chains_of(batch.verify(backend, kind, mode=mode))
-        count += sum(batch.agrees(i, tokens, kind, mode=mode, dtype=noise) for i, tokens in enumerate(found))
-    return count
 
 
 def slots():

@@ -23,7 +23,7 @@ warnings.simplefilter("ignore")  # numpy, with which it computes, tells of every
 import numpy as np  # noqa: E402
 import triton.language as tl  # noqa: E402
 from addresses import noted_accesses  # noqa: E402
-from triton.language import core, semantic  # noqa: E402
+from triton.language import core  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
 
@@ -44,7 +44,6 @@ def hurry():
     interpreter._get_np_dtype = _np_dtype
     core.tensor.__init__ = _tensor
     core.block_type.__init__ = _block_type
-    semantic.TritonSemantic.binary_op_type_checking_impl = _operands
 
 
 def prepare():
@@ -101,87 +100,6 @@ def _block_type(self, element_ty, shape):
         self.known = core.constexpr(math.prod(key[1])), core.tuple(sizes)
         result = _block_types[key] = dict(self.__dict__)
     self.__dict__.update(result)
-
-
-_check_operands = semantic.TritonSemantic.binary_op_type_checking_impl
-
-
-def _operands(self, lhs, rhs, *args, **named):
-    """Convert two operands to a common type and shape, with short cuts for frequent pairs."""
-    if isinstance(lhs, core.tensor) and isinstance(rhs, core.tensor):
-        if pair := _known_operands(lhs, rhs):
-            return pair
-    elif isinstance(lhs, core.tensor) and _fits(rhs, lhs.type.scalar):
-        return lhs, _constant(lhs.type, rhs)
-    elif isinstance(rhs, core.tensor) and _fits(lhs, rhs.type.scalar):
-        return _constant(rhs.type, lhs), rhs
-    return _check_operands(self, lhs, rhs, *args, **named)
-
-
-_NUMBERS = {"int32", "int64", "uint32", "uint64", "fp32", "fp64"}
-"""Types of which two operands of one shape need no conversion, whatever is done to them."""
-
-
-def _common_type(kinds):
-    """Return the type that operands of one scalar type, one of ``_NUMBERS``, have in common; else False."""
-    shapes = [[getattr(n, "value", n) for n in kind.shape] for kind in kinds if kind.is_block()]
-    names = {kind.scalar.name for kind in kinds}
-    if len(names) > 1 or not names <= _NUMBERS or len({len(shape) for shape in shapes}) > 1:
-        return False
-    if not shapes:
-        return kinds[0].scalar
-    if any(len(set(sizes) - {1}) > 1 for sizes in zip(*shapes, strict=True)):
-        return False
-    return core.block_type(kinds[0].scalar, [max(sizes) for sizes in zip(*shapes, strict=True)])
-
-
-def _fits(number, dtype):
-    """Whether a Python number converts to a dtype in every context."""
-    if dtype.name not in _NUMBERS:
-        return False
-    if type(number) is int and not dtype.is_floating():
-        least = 0 if dtype.is_int_unsigned() else -(2**31)
-        return least <= number < (2**31 if dtype.name == "int32" else 2**32)
-    return type(number) in (int, float) and dtype.is_floating()
-
-
-_operand_types = {}
-
-
-def _known_operands(lhs, rhs):
-    """Return two operands in the type that they have in common, or None."""
-    key = lhs.type.name, rhs.type.name
-    kind = _operand_types.get(key)
-    if kind is None:
-        kind = _operand_types[key] = _common_type([lhs.type, rhs.type])
-    return (_spread(lhs, kind), _spread(rhs, kind)) if kind else None
-
-
-def _spread(operand, kind):
-    if operand.type.name == kind.name:
-        return operand
-    shape = [getattr(size, "value", size) for size in kind.shape]
-    data = operand.handle.data
-    return _handled(np.broadcast_to(data, shape) if operand.type.is_block() else np.full(shape, data), kind)
-
-
-_constants = {}
-
-
-def _constant(kind, number):
-    """Return the cached tensor of a type filled with a number."""
-    key = kind.name, number, math.copysign(1, number)
-    result = _constants.get(key)
-    if result is None:
-        shape = [getattr(size, "value", size) for size in (kind.shape if kind.is_block() else (1,))]
-        data = np.full(shape, number, interpreter._get_np_dtype(kind))
-        result = _constants[key] = _handled(data, kind)
-        result.handle.data.flags.writeable = False
-    return result
-
-
-def _handled(data, kind):
-    return core.tensor(interpreter.TensorHandle(data, kind.scalar), kind)
 
 
 def _combined(operation, first, second, dtypes):

@@ -1,80 +1,17 @@
-"""``tokendraw bench``: the output of a run, and the pages that it and ``tokendraw check`` write."""
+"""The pages that ``tokendraw bench`` and ``tokendraw check`` write."""
 
-import json
 import os
 import re
 import sys
 from html import unescape
 
-import importlib_metadata
 import pytest
-import torch
 
-import tokendraw
 import tokendraw_testing
-from command_line import FixedTimer, call, screen
+from command_line import call
 from tokendraw import html_pages
-from tokendraw_bench import run as _run
-from tokendraw_bench.timing import HostLoad
 from tokendraw_testing import Line, Report, Status
 from tokendraw_testing.kit.report import places
-
-
-@pytest.fixture
-def fixed(monkeypatch):
-    """Times do not depend on the machine, and neither do the number of threads and its load."""
-    monkeypatch.setattr(_run, "read_host_load", lambda: HostLoad(cores=4, load=0.25))
-    monkeypatch.setattr(_run, "timer_for", lambda device, repeats, **_: FixedTimer(repeats))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-
-
-def bench(*arguments):
-    return call("bench", "--device", "cpu", *arguments)
-
-
-TINY = ("--batch", 2, "--vocab-size", 256)
-VERSIONS = (
-    f"tokendraw {tokendraw.__version__}, torch {importlib_metadata.version('torch')}, "
-    f"tokendraw-native {importlib_metadata.version('tokendraw-native')}"
-)
-
-
-def test_a_run_has_a_row_a_cell_and_says_what_it_ran_on(fixed):
-    result = bench(*TINY, "--sampler", "native", "--sampler", "torch-sort")
-    assert result.stdout == screen("a run has a row a cell and says what it ran on")
-    assert (result.stderr, result.exit_code) == ("", 0)
-
-
-def test_a_busy_machine_is_told_of_on_stderr_above_the_notes_and_in_json(fixed, monkeypatch):
-    monkeypatch.setattr(_run, "read_host_load", lambda: HostLoad(cores=2, load=3.9))
-    result = bench(*TINY, "--filters", "none", "--sampler", "native", "--json")
-    found = json.loads(result.stdout)
-    assert found["busy"].startswith(
-        "The machine was busy: 3.9 programs were at work on 2 cores before the run"
-    )
-    assert (found["notes"][0], result.stderr) == (found["busy"], f"{found['busy']}\n")
-
-
-def test_the_table_is_written_as_markdown_below_the_command_that_repeats_it(fixed, tmp_path):
-    path = tmp_path / "the table.md"
-    result = bench(*TINY, "--filters", "none", "--sampler", "native", "--unseeded", "--output", path)
-    assert result.exit_code == 0
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert lines[0] == (
-        f"`tokendraw bench --batch 2 --vocab-size 256 --filters none --unseeded --sampler native --device cpu "
-        f"--output '{path}'`"
-    )
-    assert lines[2].startswith(f"cpu, 2 threads, OMP_WAIT_POLICY unset: {VERSIONS}. T = 0.8, ")
-    assert lines[4:] == [
-        "| batch | vocabulary | dtype | filters | logits | nucleus | read us | native us |",
-        "| --: | --: | --- | --- | --- | --: | --: | --: |",
-        "| 2 | 256 | float32 | none | peaked-30 | 30 | 10.0 | 100.0 (10.0x) |",
-        "",
-        "* The read is the fastest of several: torch.sum.",
-    ]
-
-
-# Pages: ``bench --html``, ``bench --from`` and ``check --html``.
 
 RUN = ("--device", "cpu", "--vocab-size", 256, "--sampler", "native", "--sampler", "torch-sort")
 EVIL = "<script>alert(1)</script>"
@@ -145,20 +82,6 @@ def test_a_missing_library_is_named(command, library, needed, monkeypatch, tmp_p
     result = call(*command, "--html", tmp_path / "x.html")
     message = f"'--html' needs {needed}, found no {library}; run `pip install './"
     assert (result.exit_code, message in result.stderr) == (1, True)
-
-
-@pytest.mark.parametrize(
-    ("content", "options", "message"),
-    [
-        ("| a |", (), "found no JSON"),
-        ('{"cells": [{}]}', (), "found an object of another form (KeyError: 'contenders')"),
-        ("", ("--batch", 2), "'--batch' is about a run, '--from' about an earlier one."),
-    ],
-)
-def test_from_is_for_the_page_of_a_saved_run(no_libraries, content, options, message, tmp_path):
-    (tmp_path / "saved.json").write_text(content, encoding="utf-8")
-    result = call("bench", "--from", tmp_path / "saved.json", "--html", tmp_path / "x.html", *options)
-    assert (result.exit_code, message in result.stderr) == (2, True)
 
 
 @pytest.mark.browser
