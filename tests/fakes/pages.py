@@ -46,7 +46,7 @@ def environment(*folders: Path, **variables: str) -> dict[str, str]:
 
 def broken_links(page: str) -> list[str]:
     """Return the links of a page to missing files or headings."""
-    text, folder = text_of(page), (ROOT / page).parent
+    text, folder = re.sub("`[^`\n]*`", "", text_of(page)), (ROOT / page).parent
     broken = []
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         path, _, anchor = link.partition("#")

@@ -10,6 +10,7 @@ import tomllib
 import pytest
 import torch
 
+import markdown_pages
 import pages
 import tokendraw
 import tour
@@ -21,11 +22,7 @@ from tokendraw.resolution import Candidate, Choice, State
 from tokendraw_engine_ops.operations import Sm90W4Capabilities
 from tokendraw_testing import fake_dist
 
-PAGES = [
-    str(path.relative_to(ROOT))
-    for folder in ("*.md", "docs/*.md", "*/README.md", "*/*/README.md")
-    for path in sorted(ROOT.glob(folder))
-]
+PAGES = markdown_pages.find(markdown_pages.PAGE_PATTERNS)
 README, OPERATORS, PLUGINS, NUMBERS, FILTER, TOUR = map(
     pages.text_of,
     [
