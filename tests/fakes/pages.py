@@ -82,22 +82,6 @@ OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-ver
 """Options of pip: what the project needs, hatchling included, is in this environment already."""
 
 
-def install(project: Path, site: Path) -> None:
-    """Build ``project`` and install the result, ``dist-info`` included, into the folder ``site``."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        *OFFLINE,
-        "--target",
-        str(site),
-        str(project),
-    ]
-    subprocess.run(command, check=True, timeout=120)
-
-
 def run_with(site: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a module of this interpreter with native and the packages in ``site``."""
     return subprocess.run(

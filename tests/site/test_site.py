@@ -5,8 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from built_site import newest
-
 axe = pytest.importorskip(
     "axe_playwright_python.sync_playwright", reason="needs the tools of `make test-site`"
 )
@@ -51,7 +49,7 @@ def test_the_front_leads_to_the_newest_version_and_the_menu_names_it(page, addre
     page.wait_for_url(f"{address}/index.html")
     menu = page.locator(".md-version__link")
     menu.first.wait_for(state="attached")
-    assert menu.first.inner_text().strip() == newest()
+    assert menu.first.inner_text().strip() == address.rpartition("/")[2]
 
 
 def test_the_newest_version_comes_first_and_a_release_before_its_candidates(tmp_path):
