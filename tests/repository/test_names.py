@@ -1,4 +1,4 @@
-"""What pages, docstrings and comments name is there: files, definitions, targets, options, entry points, counts."""
+"""Names in pages, docstrings and comments exist: files, definitions, targets, options, entry points, counts."""
 
 import functools
 import re
@@ -56,7 +56,7 @@ def checkout():
 
 @functools.cache
 def is_there(name):
-    """Whether a file of that path or a definition of that dotted name is: in its module, if it begins with one."""
+    """Whether a path or a dotted name exists: a name that begins with a module, in the code of the module."""
     _, words, groups, every_word = checkout()
     if "/" in name or re.search(r"\.(?:py|md|toml|txt|h|cpp|yml)$", name):
         part = f"/{name.removeprefix('./').rstrip('./')}/"
@@ -70,7 +70,7 @@ def is_there(name):
 
 
 def stale(prose, page):
-    """Yield what the prose of a page or a Python file names that is not there."""
+    """Yield the names in the prose of a page or a Python file that do not exist."""
     spans = re.findall(r"(:\w+:)?(?<!`)`{1,2}~?([^`\n]+?)(?:\(\))?`(?! in commit)", prose)
     named = {span for role, span in spans if (role or NAME.fullmatch(span)) and page != "docs/parameters.md"}
     yield from (name for name in named | set(PATH.findall(prose)) if not is_there(name))

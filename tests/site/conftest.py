@@ -62,7 +62,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def context(browser):
-    """One context, and so one cache, for all pages of a module."""
+    """A context, and so a cache, for all pages of a module."""
     context = browser.new_context(color_scheme="light")
     yield context
     context.close()

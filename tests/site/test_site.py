@@ -26,7 +26,7 @@ elements of one style, and is not shown these."""
 
 
 def violations(page, options):
-    """Return what axe-core found: its rule, and the first elements."""
+    """Return the findings of axe-core: rule and first elements."""
     found = axe.Axe().run(page, options=options).response["violations"]
     return [f"{rule['id']}: {[node['html'][:160] for node in rule['nodes'][:3]]}" for rule in found]
 
