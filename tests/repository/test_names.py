@@ -71,7 +71,7 @@ def is_there(name):
 
 def stale(prose, page):
     """Yield the names in the prose of a page or a Python file that do not exist."""
-    spans = re.findall(r"(:\w+:)?(?<!`)`{1,2}~?([^`\n]+?)(?:\(\))?`(?! in commit)", prose)
+    spans = re.findall(r"(:\w+:)?(?<!`)`{1,2}~?([^`]+?)(?:\(\))?`(?! in commit)", prose)
     named = {span for role, span in spans if (role or NAME.fullmatch(span)) and page != "docs/parameters.md"}
     yield from (name for name in named | set(PATH.findall(prose)) if not is_there(name))
     for mark, program, words in COMMAND.findall(prose):
