@@ -1,4 +1,4 @@
-"""Prints the lines and files of each room beside its budget, and fails above one: ``make check``."""
+"""Prints lines and files of each room beside the budget, and fails above a budget: ``make check``."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def release_tags() -> list[str]:
 
 
 def tracked_files() -> str:
-    """Return a commit of the files that git tracks as they are now, edits that are not committed included."""
+    """Return a commit of the tracked files as they are now, with edits since the last commit."""
     return git("stash", "create") or "HEAD"
 
 

@@ -22,7 +22,7 @@ GENERATE = (
 
 
 class Environment:
-    """A virtual environment whose pip knows wheels in folders alone; its folder is the home of its commands."""
+    """A virtual environment with a pip that knows wheels in folders alone; the folder is the home of all commands."""
 
     def __init__(self, folder: Path, dependencies: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""What MkDocs does beside its own: pages from the checkout, their links, the reference, the list of versions."""
+"""Hooks of MkDocs: pages from the checkout, links, the reference, the list of versions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ADDRESS = f"{pages.repository_url()}/blob/{os.environ.get('SITE_REF', 'main')}"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Set what follows from the checkout: addresses and navigation."""
+    """Set addresses and navigation from the checkout."""
     config.repo_url = pages.repository_url()
     config.repo_name = "Source"
     config.edit_uri_template = f"{ADDRESS}/{{path}}"

@@ -21,7 +21,7 @@ PAGE_PATTERNS = (
     "plugins/*/*.md",
     "integrations/*/README.md",
     "examples/*/README.md",
-    *("testing/README.md", "bench/README.md", "engine_ops/README.md", "ranks/README.md"),
+    *("testing/README.md", "bench/README.md", "engine_ops/*.md"),
     "benchmarks/results/*.md",
 )
 IMAGE_PATTERNS = ("docs/**/*.svg", "docs/**/*.png")
@@ -61,13 +61,14 @@ def navigation(pages: list[str], index: str, reference: list[str]) -> list[objec
             group = groups.setdefault(heading[1], [])
         elif page := re.match(r"\| \[[^\]]+\]\(([^)#]+\.md)\)", line):
             group.append(posixpath.normpath(posixpath.join(posixpath.dirname(INDEX), page[1])))
-    listed = [page for group in groups.values() for page in group]
-    if missing := [page for page in pages if page.startswith("docs/") and page not in (INDEX, *listed)]:
+    listed = {page for group in groups.values() for page in group}
+    others = [page for page in pages if page not in listed and page != INDEX]
+    if missing := [page for page in others if page.startswith("docs/")]:
         raise ValueError(f"{INDEX!r} needs a row for each page of docs/, found none for {missing}. Add it.")
     return [
         {"Home": ["README.md", {"All pages": INDEX}]},
         *({heading: group} for heading, group in groups.items() if group),
-        {"Packages": [p for p in pages if "/" in p and not p.startswith(("docs/", "benchmarks/"))]},
+        {"Packages": [page for page in others if "/" in page and not page.startswith("benchmarks/")]},
         {"API": reference},
         {"Results": [{Path(page).stem: page} for page in pages if page.startswith("benchmarks/")]},
         {"Project": [page for page in pages if "/" not in page and page != "README.md"]},
@@ -105,9 +106,8 @@ def with_links_of_the_site(text: str, page: str, pages: Mapping[str, object], ur
 
 def public_modules() -> list[str]:
     """List the public modules of the core: all that the kit and the bench may import."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
-    contracts = settings["importlinter"]["contracts"]
-    (faces,) = [contract for contract in contracts if "use the public faces" in contract["name"]]
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    (faces,) = [c for c in tools["importlinter"]["contracts"] if "use the public faces" in c["name"]]
     # The last two only say where they went.
     private = (*faces["forbidden_modules"], "tokendraw.paged_kv", "tokendraw.sm90_w4")
     paths = [p for p in (ROOT / CORE).iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()]

@@ -1,4 +1,4 @@
-"""``tokendraw bench --export``: a dataset that flashinfer-bench loads, and draws that its judge takes."""
+"""``tokendraw bench --export``: a dataset for flashinfer-bench, and draws for the judge of flashinfer-bench."""
 
 import json
 

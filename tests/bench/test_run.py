@@ -44,7 +44,7 @@ class FakeTimer:
 
 
 def contender(name, *ways, error=None):
-    """Make a contender whose calls do nothing, or whose preparation raises."""
+    """Make a contender with calls that do nothing, or a preparation that raises."""
 
     def prepare(cell, metadata, logits):
         if error:

@@ -13,7 +13,7 @@ from tokendraw import InvalidParameterError
 from tokendraw_engine_ops import sm90_w4
 from tokendraw_engine_ops.sm90_w4 import shared_activation_scale
 
-PAGE = pages.text_of("docs/sm90-w4.md")
+PAGE = pages.text_of("engine_ops/sm90-w4.md")
 WEIGHTS, SCALES = random_bytes((2, 64, 64)), random_bytes((2, 64, 4))
 
 

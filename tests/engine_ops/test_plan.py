@@ -18,7 +18,7 @@ from tokendraw import PluginError
 from tokendraw_engine_ops.backends import TorchPlanner
 from tokendraw_engine_ops.paged_kv import PagedKVPlan, advance, requirements, segment_query_indptr
 
-PAGE = pages.text_of("docs/paged-kv.md")
+PAGE = pages.text_of("engine_ops/paged-kv.md")
 TABLE = {
     tuple(row[:4]): (row[4].strip("`"), row[5]) for row in pages.rows(PAGE, 6) if row[5] in ("yes", "no")
 }

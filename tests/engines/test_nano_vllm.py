@@ -15,14 +15,14 @@ from tokendraw_testing.kit.statistical_tests import fit
 
 
 class Sampler(nn.Module):
-    """nano-vllm's sampler, by its signature."""
+    """nano-vllm's sampler, by signature."""
 
     def forward(self, logits: torch.Tensor, temperatures: torch.Tensor):
         raise AssertionError("nano-vllm drew itself")
 
 
 class ModelRunner:
-    """Makes its sampler by the name in its module, under the model's torch defaults, and calls it."""
+    """Makes a sampler by the name in the module, under the model's torch defaults, and draws."""
 
     def __init__(self):
         default = torch.get_default_dtype()

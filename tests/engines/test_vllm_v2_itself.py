@@ -62,7 +62,7 @@ def batch(rows):
     ],
 )
 def test_the_seams_are_whole_and_the_proof_of_an_untested_version_passes(monkeypatch, caplog, kind, options):
-    """But for the speculator and the front end, which are mocks here."""
+    """But for the speculator and the front end: mocks."""
     from tokendraw_vllm import _engine, _parts
 
     assert set(_engine.misfits()) <= {_parts.DRAFTING, _parts.ADMISSION}

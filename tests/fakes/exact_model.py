@@ -1,4 +1,4 @@
-"""A model whose logits are exact, so that each seeded token has one right value, which float64 computes.
+"""A model with exact logits: each seeded token has one right value, computed in float64.
 
 Embeddings are 1 and -1, layers add nothing, RMSNorm leaves 1 and -1 as they are, and the head has multiples of 1/64:
 every sum is exact in float32, in any order. The logits depend on the last token alone, and no shape of a batch, chunk,

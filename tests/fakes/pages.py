@@ -46,7 +46,7 @@ def environment(*folders: Path, **variables: str) -> dict[str, str]:
 
 def broken_links(page: str) -> list[str]:
     """Return the links of a page to missing files or headings."""
-    text, folder = text_of(page), (ROOT / page).parent
+    text, folder = re.sub("`[^`\n]*`", "", text_of(page)), (ROOT / page).parent
     broken = []
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         path, _, anchor = link.partition("#")
@@ -80,22 +80,6 @@ NATIVE_ALONE = Path(__file__).parent / "native_alone"
 """A folder for PYTHONPATH: of the samplers in this environment, an interpreter then finds native and no other."""
 OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
 """Options of pip: what the project needs, hatchling included, is in this environment already."""
-
-
-def install(project: Path, site: Path) -> None:
-    """Build ``project`` and install the result, ``dist-info`` included, into the folder ``site``."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        *OFFLINE,
-        "--target",
-        str(site),
-        str(project),
-    ]
-    subprocess.run(command, check=True, timeout=120)
 
 
 def run_with(site: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:

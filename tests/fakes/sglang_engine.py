@@ -37,7 +37,7 @@ class _Mocks(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return MagicMock(name=spec.name, __path__=[], __name__=spec.name, __spec__=spec)
 
     def exec_module(self, module):
-        """Do nothing: every name is there."""
+        """Do nothing: every name exists already."""
 
 
 @contextlib.contextmanager

@@ -60,12 +60,12 @@ SHARED_PROMPT, FLOORED_REQUESTS = PROMPTS[0], 512
 
 
 def prompts_of(*, long: bool) -> list[list[int]]:
-    """A prompt for each of the requests; those that share a prompt share its cached prefix."""
+    """A prompt for each of the requests; equal prompts share a cached prefix."""
     return [(LONG if long else PROMPTS)[i % 6] for i in range(len(REQUESTS))]
 
 
 def write_models(folder: Path) -> None:
-    """The model, and one of other logits that drafts."""
+    """Write the target, and a draft model of different logits."""
     for name, seed in ("exact", 0), ("drafts", 1):
         write_model(folder / name, vocab_size=V, hidden_size=HIDDEN_SIZE, exact_seed=seed)
         write_tokenizer(folder / name / "tokenizer", vocab_size=V)

@@ -32,7 +32,7 @@ class OtherGenerate(GenerationMixin):
 
 
 def own_loop(input_ids):
-    """Generate with a model that has a loop of its own."""
+    """Generate with a model's own loop."""
     model = model_of("llama")
 
     class OwnLoop(type(model)):

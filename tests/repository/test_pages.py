@@ -1,6 +1,7 @@
 """Pages are true: links lead somewhere, Python runs, commands print what is shown, tables equal what they come from."""
 
 import dataclasses
+import importlib
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ import tomllib
 import pytest
 import torch
 
+import markdown_pages
 import pages
 import tokendraw
 import tour
@@ -21,17 +23,10 @@ from tokendraw.resolution import Candidate, Choice, State
 from tokendraw_engine_ops.operations import Sm90W4Capabilities
 from tokendraw_testing import fake_dist
 
-PAGES = [
-    str(path.relative_to(ROOT))
-    for folder in ("*.md", "docs/*.md", "*/README.md", "*/*/README.md")
-    for path in sorted(ROOT.glob(folder))
-]
-README, OPERATORS, PLUGINS, NUMBERS, FILTER, TOUR = map(
-    pages.text_of,
-    [
-        "README.md",
-        *(f"docs/{name}.md" for name in ("operators", "plugin-authors", "numbers", "add-a-filter", "tour")),
-    ],
+PAGES = markdown_pages.find(markdown_pages.PAGE_PATTERNS)
+README, PLUGINS, NUMBERS, FILTER, TOUR = (
+    pages.text_of(f"{page}.md")
+    for page in ("README", "docs/plugin-authors", "docs/numbers", "docs/add-a-filter", "docs/tour")
 )
 EXAMPLE = ROOT / "examples" / "top_n_sigma"
 
@@ -119,15 +114,8 @@ def shell(tmp_path):
     environ["PATH"] = f"{tmp_path / 'bin'}{os.pathsep}{environ['PATH']}"
 
     def run(line, folder=tmp_path):
-        result = subprocess.run(
-            ["sh", "-c", line],
-            capture_output=True,
-            encoding="utf-8",
-            timeout=400,
-            check=False,
-            cwd=folder,
-            env=environ,
-        )
+        options = {"capture_output": True, "encoding": "utf-8", "timeout": 400}
+        result = subprocess.run(["sh", "-c", line], check=False, cwd=folder, env=environ, **options)
         said = [
             t for t in result.stderr.splitlines(True) if not re.search(r"lines after \d+ s: |, \d+ s$", t)
         ]
@@ -207,21 +195,19 @@ class TestThePageForPluginAuthors:
         dists.add_engine_ops()
         names = {}
         exec(self.UPSTREAM, names)
-        packer = Sm90W4Capabilities(formats=("fp4", "int4", "fp4_fp8"), layouts=("v1", "v2"), unpacks=True)
+        packer = Sm90W4Capabilities(formats=("fp4",), layouts=("v1", "v2"))
         reserve = PluginInfo(name="b", api_version=1, priority=0, operations={"pack_sm90_w4": packer})
-        acme = dataclasses.replace(
-            reserve, name="acme", priority=50, upstream=check_upstream(names["UPSTREAM"])
-        )
+        upstream = check_upstream(names["UPSTREAM"])
+        acme = dataclasses.replace(reserve, name="acme", priority=50, upstream=upstream)
         documented = [row for row in pages.rows(PLUGINS, 2) if "acme-kernels" in row[1]]
         assert len(documented) == 4
         for version, words in documented:
-            candidates = [
+            found = [
                 Candidate(name=info.name, state=State.LOADED, info=info, upstream_version=version)
                 for info in (acme, reserve)
             ]
-            made = tokendraw.resolve(
-                candidates, Host(device_type="cpu"), HostNeed(), Choice(), operation="pack_sm90_w4"
-            )
+            facts = Host(device_type="cpu"), HostNeed(), Choice()
+            made = tokendraw.resolve(found, *facts, operation="pack_sm90_w4")
             assert {decision.name: decision.reason for decision in made.decisions}["acme"] == words
 
     def test_the_test_of_a_broken_installation_passes(self, tmp_path, monkeypatch):
@@ -242,18 +228,6 @@ class TestThePageOfNumbers:
         measured = [row for path in results for row in rows(path.read_text(encoding="utf-8"))]
         documented = [row for row in rows(NUMBERS) if len(row) + sum("." in number for number in row) > 3]
         assert sum(any(row <= other for other in measured) for row in documented) == 45
-
-
-class TestTheGuideForContributors:
-    TEXT = pages.text_of("CONTRIBUTING.md")
-
-    def test_every_named_file_and_folder_exists(self):
-        named = re.findall(
-            r"`((?:core|testing|bench|plugins|tests|docs|benchmarks|examples|integrations)/[\w./]*)`",
-            self.TEXT,
-        )
-        made = {"plugins/acme", "tests/plugins/test_acme.py"}
-        assert [path for path in named if path not in made and not (ROOT / path).exists()] == []
 
 
 def test_the_code_of_the_page_is_the_example():
@@ -281,32 +255,21 @@ def test_the_table_of_backends_is_made_of_their_descriptions(tmp_path, monkeypat
 
 def test_the_figures_equal_the_tables():
     """Of each backend the cell of float32 logits with top-k and top-p."""
+
+    def measured(name, columns, *cells):
+        table = pages.rows(pages.text_of(f"benchmarks/results/{name}.md"), columns)
+        return [row for row in table if {*cells} <= {*row}]
+
     (native,) = re.findall(r"sort-based pipeline ([\d.]+) ms and native ([\d.]+),", README)
-    cpu = [
-        row[2:4]
-        for row in pages.rows(pages.text_of("benchmarks/results/cpu.md"), 6)
-        if row[:2] == ["zipf 1.0", "k = 50, p = 0.9"]
-    ]
-    assert cpu == [[*native]]
-
-    (gumbel,) = re.findall(r"triton-gumbel ([\d.]+), ([\d.]+) times a read", README)
-    design = {
-        row[2]: (row[7], row[8])
-        for row in pages.rows(pages.text_of("benchmarks/results/h200_design.md"), 10)
-        if row[:2] + row[3:5] == ["1024", "151936", "both", "gaussian"]
-    }
-    assert design["float32"][0] == f"{gumbel[0]} ({gumbel[1]}x)"
+    assert [row[2:4] for row in measured("cpu", 6, "zipf 1.0", "k = 50, p = 0.9")] == [[*native]]
+    ((gumbel, times),) = re.findall(r"triton-gumbel ([\d.]+), ([\d.]+) times a read", README)
+    design = {row[2]: row[7:9] for row in measured("h200_design", 10, "1024", "151936", "both", "gaussian")}
+    assert design["float32"][0] == f"{gumbel} ({times}x)"
     first_screen = [row[1:] for row in pages.rows(README, 3) if row[1].endswith(" us")]
-    assert first_screen == [
-        [f"{design[dtype][column].partition(' ')[0]} us" for dtype in ("float32", "bfloat16")]
-        for column in (0, 1)
-    ]
-
+    both = zip(design["float32"], design["bfloat16"], strict=True)
+    assert first_screen == [[f"{cell.partition(' ')[0]} us" for cell in row] for row in both]
     ((exact, cut),) = re.findall(r"flashinfer \[([\d,]+) us, or ([\d,]+) where ties may be cut\]", README)
-    ways = {
-        row[0]: row[7].partition(" ")[0]
-        for row in pages.rows(pages.text_of("benchmarks/results/h200_flashinfer.md"), 9)
-    }
+    ways = {row[0]: row[7].partition(" ")[0] for row in measured("h200_flashinfer", 9)}
     assert ways["top_k_first: top_k_renorm_probs, top_p_sampling_from_probs"] == exact.replace(",", "")
     assert ways["top_k_first: cake_sampling.top_k_top_p_sampling_from_probs"] == cut
 
@@ -355,3 +318,59 @@ def is_other(drawn, committed):
     numbers = [[float(number) for number in NUMBER.findall(text)] for text in (drawn, committed)]
     words = [NUMBER.sub("", text) for text in (drawn, committed)]
     return words[0] != words[1] or any(abs(a - b) > ONE_PIXEL for a, b in zip(*numbers, strict=True))
+
+
+# Navigation, links and reference of the site, as its hooks make them; `make test-site` looks at the built site.
+
+INDEX = pages.text_of("docs/README.md")
+ADDRESS = "https://example.org/tokendraw/blob/main"
+
+
+def links(text, page="docs/operators.md"):
+    return markdown_pages.with_links_of_the_site(text, page, dict.fromkeys(PAGES), ADDRESS)
+
+
+def test_the_navigation_has_every_page_of_the_checkout_once():
+    navigation = str(markdown_pages.navigation(PAGES, INDEX, ["reference/index.md"]))
+    assert sorted(re.findall(r"[\w/.-]+\.md", navigation)) == sorted([*PAGES, "reference/index.md"])
+
+
+def test_a_page_of_docs_without_a_row_in_the_index_is_refused():
+    with pytest.raises(
+        ValueError,
+        match=r"'docs/README.md' needs a row for each page of docs/, found none for \['docs/new.md'\]. Add it.$",
+    ):
+        markdown_pages.navigation([*PAGES, "docs/new.md"], INDEX, [])
+
+
+LINKS = {
+    "../core/src/tokendraw/philox.py": f"{ADDRESS}/core/src/tokendraw/philox.py",
+    "../tests/fakes": "https://example.org/tokendraw/tree/main/tests/fakes",
+    "../plugins/native": "../plugins/native/README.md",
+    "../plugins/native#files": "../plugins/native/README.md#files",
+    **{same: same for same in ("contract.md#drafts", "#install", "https://example.org/x")},
+}
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_link_leads_to_a_page_or_to_the_repository(link):
+    assert links(f"See [this]({link}).") == f"See [this]({LINKS[link]})."
+
+
+def test_a_link_to_nothing_is_refused():
+    words = "link 'lost.md' of 'docs/operators.md' needs a file in the checkout, found none. Mend the link."
+    with pytest.raises(ValueError, match=f"^{words}$"):
+        links("[a](lost.md)")
+
+
+@pytest.mark.parametrize("module", markdown_pages.public_modules())
+def test_the_reference_has_every_public_name_of_a_module(module):
+    source = markdown_pages.source_of(module).read_text(encoding="utf-8")
+    found = markdown_pages.public_names(source, module)
+    loaded = importlib.import_module(module)
+    own = {name for name, value in vars(loaded).items() if getattr(value, "__module__", "") == module}
+    names = getattr(loaded, "__all__", None) or {name for name in own if not name.startswith("_")}
+    assert set(names) <= set(found)
+    assert set(found) == set(names) or not hasattr(loaded, "__all__")
+    page = markdown_pages.reference()[f"reference/{module}.md"]
+    assert [name for name in found if f".{name}" not in page and name != "__version__"] == []

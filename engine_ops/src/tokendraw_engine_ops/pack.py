@@ -50,7 +50,7 @@ and then its bits move. So packing is a permutation of the bits of 16 x 16 bytes
 
 
 def _pack_weights(weights: Tensor, *, format: Format, layout: _Layout) -> dict[str, Any]:
-    """Pack weights [E, N, K / 2] uint8 as a checkpoint has them; the shape stays. See docs/sm90-w4.md.
+    """Pack weights [E, N, K / 2] uint8 as a checkpoint has them; the shape stays. See engine_ops/sm90-w4.md.
 
     :param layout: ``v1``, ``v2``, or ``upstream`` for that of the installed FlashInfer.
     """

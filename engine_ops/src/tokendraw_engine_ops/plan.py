@@ -37,7 +37,7 @@ def _plan(
     pad: int = -1,
     out: PagedKVPlan | None = None,
 ) -> dict[str, Any]:
-    """Plan the pages of a batch, without a wait for the device: see docs/paged-kv.md. Returns a PagedKVPlan.
+    """Plan the pages of a batch, without a wait for the device: see engine_ops/paged-kv.md. Returns a PagedKVPlan.
 
     :param seq_lens: [B] int32, the number of tokens of each request; below 0 counts as 0, above W * page_size as that.
     :param block_table: [B, W] int32, the pages of each request in order; any row stride.

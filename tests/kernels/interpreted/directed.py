@@ -1,4 +1,4 @@
-"""The conformance kit on triton-gumbel in Triton's interpreter, and rows for what it does not reach there.
+"""The conformance kit on triton-gumbel in Triton's interpreter, and rows beside the kit's.
 
 Rows are judged by the float64 reference. Which branches of the kernels a run takes, ``coverage`` shows: the interpreter
 runs their bodies as Python.
