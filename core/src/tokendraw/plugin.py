@@ -129,5 +129,4 @@ if TYPE_CHECKING:
     from tokendraw_engine_ops.tensor_function import TensorFunction as TensorFunction
     from tokendraw_engine_ops.tensor_function import tensor_operation as tensor_operation
 
-_MOVED = {"Sm90W4Capabilities": "tokendraw_engine_ops.operations"}
-__getattr__, __dir__ = lazy_names(__name__, moved_names=_MOVED)
+__getattr__, __dir__ = lazy_names(__name__)

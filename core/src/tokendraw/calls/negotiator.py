@@ -140,8 +140,7 @@ class Negotiator:
         return Selection(
             resolution=resolution,
             backend=backend,
-            companion=companions[-1] if companions else None,
-            partial_companion=companions[0] if len(companions) > 1 else None,
+            companions=tuple(companions),
             barred_companion=None if self.companions else resolve(companions=True).companion,
             can_fall_back=may_fall_back and sum(d.accepted for d in resolution.decisions) > 1,
         ), rejections

@@ -37,7 +37,7 @@ from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.discovery.settings import Settings
 from tokendraw.backends.resolution.candidate import Candidate, Decision, Resolution, State
 from tokendraw.backends.resolution.decide import INSTALL, using
-from tokendraw.backends.resolution.upstream import disagreement, row_in_force
+from tokendraw.backends.resolution.upstream import in_force
 from tokendraw.cli import options
 from tokendraw.cli.terminal import (
     NOT_USABLE,
@@ -323,9 +323,8 @@ def _releases(upstream: Upstream, installed: str | None) -> Iterator[tuple[str, 
     """List the table of releases, with a mark at the rows in force for the installed version."""
     for row in upstream.releases:
         mark = ""
-        if installed is not None and row == row_in_force(upstream, installed, row.operation):
-            origin = ", by its files" if disagreement(upstream, installed, row.operation) else ""
-            mark = f" (installed{origin})"
+        if installed is not None and row == (found := in_force(upstream, installed, row.operation)).row:
+            mark = f" (installed{found.seen and ', by its files'})"
         yield row.since, row.operation or "all", "refused" if row.refused else "used", f"{row.says}{mark}"
 
 

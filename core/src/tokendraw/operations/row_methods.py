@@ -51,7 +51,7 @@ from tokendraw.speculative import rows_of_requests
 # What users call.
 
 
-def sample(logits: Tensor, metadata: SamplingMetadata, *, shard: None = None) -> RowCall:
+def sample(logits: Tensor, metadata: SamplingMetadata) -> RowCall:
     """Draw a token for each row.
 
     Waits for the device only where the sampler does (``Capabilities.sync_free``), or with ``TOKENDRAW_DEBUG=1``.
@@ -62,17 +62,11 @@ def sample(logits: Tensor, metadata: SamplingMetadata, *, shard: None = None) ->
 
     :param logits: [B, V] float32, bfloat16 or float16, any row stride.
     :param metadata: the parameters of the B rows, on the same device.
-    :param shard: not taken any more: gather the logits of all ranks.
     :raises InvalidInputError: a ValueError, before anything is launched.
     :raises SamplerUnavailableError: no sampler here serves rows that the batch may hold, or the one that does failed.
     :raises PluginError: an output has the wrong type, shape, dtype or device, ``TOKENDRAW_DEBUG=1`` found another
         fault, or a sampler raised what would end the program.
     """
-    if shard is not None:
-        raise TypeError(
-            "'sample' takes no shard any more: gather the logits of all ranks, as with "
-            "torch.distributed.all_gather_into_tensor, and draw from whole rows."
-        )
     return RowCall(logits, metadata)
 
 
