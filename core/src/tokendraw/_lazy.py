@@ -11,9 +11,7 @@ from typing import Any
 
 
 def lazy_names(
-    face: str,
-    modules: Sequence[str] = (),
-    removed: Mapping[str, str] = MappingProxyType({}),
+    face: str, modules: Sequence[str] = (), removed: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Build ``__getattr__`` and ``__dir__`` of the module ``face`` for public names defined in other modules.
 

@@ -168,7 +168,7 @@ _Count: TypeAlias = Annotated[int, at_least(0)]
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """The facts about a device and the software around it, gathered by :func:`tokendraw.resolution.detect_host`.
+    """A device and the software around it, as found by :func:`tokendraw.resolution.detect_host`.
 
     :ivar device_type: ``cpu``, ``cuda`` (NVIDIA), ``rocm`` (AMD), ``mps``, ``xpu`` ...
     :ivar name: Name of the device, as its driver gives it; "" if unknown.

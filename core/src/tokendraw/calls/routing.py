@@ -98,8 +98,10 @@ class Selection:
 
     def companion_for(self, call: Call | RowGroup) -> LoadedBackend | None:
         """Return the companion for a call or its leaving rows, whether or not it supports them; None: there is none."""
-        able = (each for each in self.companions[:-1] if each.reason_against(call) is None)
-        return next(able, self.companions[-1] if self.companions else None)
+        for companion in self.companions[:-1]:
+            if companion.reason_against(call) is None:
+                return companion
+        return self.companions[-1] if self.companions else None
 
 
 # The road of a call.

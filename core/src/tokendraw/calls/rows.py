@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.tensors import (
+    check_device,
     check_device_of,
     check_integers,
     check_plain,
@@ -21,7 +22,6 @@ from tokendraw._torch.tensors import (
     is_capturing,
     is_plain,
     misfit,
-    same_device,
 )
 from tokendraw.backends.description import INPUT_DTYPES, Capabilities, Need
 from tokendraw.calls.call import Call, OutputCheck, check_type
@@ -114,14 +114,14 @@ class RowCall(Call):
             return self.output_form(SamplerOutput, fields, need).wrong
         return self.output_form(ScoreOutput, (("entropy", rows, torch.float32),), need).wrong
 
-    def output_form(self, kind: type[Any], fields: tuple[_Field, ...], need: Need) -> OutputForm:
+    def output_form(self, output_type: type[Any], fields: tuple[_Field, ...], need: Need) -> OutputForm:
         """Describe the output: a class with ``fields`` of its own, and thresholds and logprobs that were asked for."""
         facts, rows, shape = self.facts, self.logits.shape[:1], fields[0][1]
         if need.threshold:
             bounds = ("threshold", "ceiling")[: 1 + facts.any_ceiling]
             fields = (*fields, *((name, rows, torch.float32) for name in bounds))
         width, of_best = facts.logprobs_width(self.vocab_size), None
-        if width is None and kind is ScoreOutput:
+        if width is None and output_type is ScoreOutput:
             width = 0
         if width is not None:
             wide = (*shape, 1 + width)
@@ -132,7 +132,7 @@ class RowCall(Call):
                     ("given_token_ids", wide, torch.int64),
                     ("given_logprobs", wide, torch.float32),
                 ]
-        return OutputForm(kind, self.logits.device, shape, fields, of_best, need.logprob_ranks)
+        return OutputForm(output_type, self.logits.device, shape, fields, of_best, need.logprob_ranks)
 
     def wrong_values(self, output: Any, need: Need) -> str | None:
         wrong = self.wrong_tokens(output)
@@ -204,7 +204,7 @@ _Field: TypeAlias = tuple[str, tuple[int, ...], torch.dtype]
 class OutputForm(NamedTuple):
     """The form of the output of a row call, without references to tensors."""
 
-    kind: type[Any]
+    output_type: type[Any]
     device: torch.device
     shape: tuple[int, ...]
     fields: tuple[_Field, ...]
@@ -214,9 +214,9 @@ class OutputForm(NamedTuple):
 
     def wrong(self, output: Any) -> str | None:
         """Compare an output with the form, but look at no value: what is needed and what was found, or None."""
-        kind, device, shape, fields, of_best, needs_ranks = self
-        if not isinstance(output, kind):
-            return f"a {kind.__name__}, found {type(output).__name__}"
+        output_type, device, shape, fields, of_best, needs_ranks = self
+        if not isinstance(output, output_type):
+            return f"a {output_type.__name__}, found {type(output).__name__}"
         for name, needed, dtype in fields:
             if reason := misfit(name, getattr(output, name), needed, dtype, device):
                 return reason
@@ -244,11 +244,7 @@ def check_logits(name: str, logits: Tensor, device: torch.device, *, built: str 
         raise InvalidInputError(f"'{name}' needs shape [B, V] with V >= 1, found {list(logits.shape)}.")
     if logits.dtype not in _DTYPES:
         raise InvalidInputError(f"'{name}' needs dtype {', '.join(INPUT_DTYPES)}, found {logits.dtype}.")
-    if not same_device(logits.device, device):
-        raise InvalidInputError(
-            f"'{name}' needs device {device}, where the {built} was built, found {logits.device}. "
-            f"Move the logits, or load a {built} for {logits.device}."
-        )
+    check_device(name, logits, device, built, "the logits")
 
 
 def has_form(logits: object, form: LogitsForm) -> bool:

@@ -59,7 +59,7 @@ def decide(
     operation: Operation,
     companions: bool = True,
 ) -> Resolution:
-    """Decide from facts alone.
+    """Decide from the arguments alone.
 
     :param companions: whether another one may serve the rows that the chosen one cannot.
     :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
@@ -118,7 +118,10 @@ def _available(
         if candidate.state is State.AVAILABLE:
             return candidate
     if not named:
-        raise unknown_name(name, assessed, operation.name, host, choice)
+        near = nearest(name, [c.name for c in assessed])
+        hint = "" if near is None else f", the nearest installed name is {near!r}"
+        reason = f"no plugin of that name is installed{hint}"
+        raise explicit_refusal(reason, name, assessed, operation.name, host, choice)
     first = min(named, key=lambda c: not c.first_party)
     raise explicit_refusal(str(first.reason), first.name, assessed, operation.name, host, choice)
 
@@ -204,15 +207,6 @@ def explicit_refusal(
     )
     error.decisions = _rejected(assessed)
     return error
-
-
-def unknown_name(
-    name: str, assessed: Sequence[Candidate], operation: str, host: Host, choice: Choice
-) -> SamplerUnavailableError:
-    near = nearest(name, [c.name for c in assessed])
-    hint = "" if near is None else f", the nearest installed name is {near!r}"
-    reason = f"no plugin of that name is installed{hint}"
-    return explicit_refusal(reason, name, assessed, operation, host, choice)
 
 
 def nothing_serves(
