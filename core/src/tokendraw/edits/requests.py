@@ -235,18 +235,19 @@ class PackedRequest(NamedTuple):
     """The vectors of :class:`Occurrences` and of ``SlotTensors.lists``, none of them empty, by name."""
 
 
-class SlotWriter:
-    """Uploads requests, each at once, writes them to their slots, and removes them again."""
+class Slots(SlotTensors):
+    """The tensors of all slots. Uploads requests, each at once, writes them to their slots, and removes them again."""
 
     @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
-    def __init__(self, sizes: SlotSizes, state: SlotTensors) -> None:
-        """Allocate scratch on the host: 4 bytes for each id of the vocabulary."""
-        self._sizes, self._state = sizes, state
+    def __init__(self, sizes: SlotSizes, device: torch.device) -> None:
+        super().__init__(sizes, device)
+        self._sizes = sizes
+        # Scratch on the host.
         self._place_of_id = torch.empty(sizes.vocab_size, dtype=torch.int32, device="cpu")
         """[V]: a place of each id in the list at hand; undefined for ids that are not in that list."""
 
     def uploaded(self, request: SlotRequest, tokens: TokenHistory) -> PackedRequest:
-        num_tokens, device = tokens.num_tokens, self._state.device
+        num_tokens = tokens.num_tokens
         with one_thread():
             stored, in_vocabulary = self._without_placeholders(tokens)
             ids = self._occurrences(request.edits, in_vocabulary)
@@ -261,38 +262,37 @@ class SlotWriter:
             lists = {name: vector for name, vector in vectors.items() if vector is not None}
             if request.families:
                 lists |= self._lists(request)
-            words = uploaded_vectors([*pieces, *lists.values()], device)
-        sizes = self._state.parameters.num_words, 2 * num_tokens, *map(len, lists.values())
+            words = uploaded_vectors([*pieces, *lists.values()], self.device)
+        sizes = self.parameters.num_words, 2 * num_tokens, *map(len, lists.values())
         column, of_tokens, *parts = words.split_with_sizes(sizes)
         return PackedRequest(column, of_tokens, num_distinct, dict(zip(lists, parts, strict=True)))
 
     def write(self, slot: int, request: PackedRequest) -> None:
-        state, (column, tokens, num_distinct, lists) = self._state, request
+        column, tokens, num_distinct, lists = request
         num_tokens = len(tokens) // 2
-        state.parameters.write(slot, column.view(torch.uint8))
+        self.parameters.write(slot, column.view(torch.uint8))
         if num_tokens:
-            state.tokens.select(1, slot).narrow(1, 0, num_tokens).copy_(tokens.view(2, num_tokens))
+            self.tokens.select(1, slot).narrow(1, 0, num_tokens).copy_(tokens.view(2, num_tokens))
         counts, flagged = lists.pop("counts", None), lists.pop("flagged", None)
         if num_distinct or flagged is not None:
-            state.tables.counts.select(0, slot).index_add_(
+            self.tables.counts.select(0, slot).index_add_(
                 0,
                 tokens.narrow(0, num_tokens, num_distinct) if flagged is None else flagged,
-                state.in_prompt.expand(num_distinct) if counts is None else counts,
+                self.in_prompt.expand(num_distinct) if counts is None else counts,
             )
         for name, piece in lists.items():
-            table = state.tensors[name]
+            table = self.tensors[name]
             row = table[slot] if table.dim() == 2 else table[slot].view(-1)
             row[: piece.shape[0]].copy_(piece.view(table.dtype) if table.is_floating_point() else piece)
 
     def clean(self, slot: int, request: SlotRequest) -> None:
-        state = self._state
         # As fast as to look for the few ids that have a count: a single launch, and little memory.
-        state.tables.counts.select(0, slot).zero_()
-        state.tokens.select(1, slot).zero_()
-        state.parameters.write(slot, state.parameters.at_rest)
-        for name, table in state.lists.items() if request.families else ():
+        self.tables.counts.select(0, slot).zero_()
+        self.tokens.select(1, slot).zero_()
+        self.parameters.write(slot, self.parameters.at_rest)
+        for name, table in self.lists.items() if request.families else ():
             if table.family in request.families:
-                state.tensors[name][slot].fill_(table.padding)
+                self.tensors[name][slot].fill_(table.padding)
 
     def _column(self, request: SlotRequest, tokens: TokenHistory, num_distinct: int) -> Tensor:
         params = request.params
@@ -307,7 +307,7 @@ class SlotWriter:
         }
         if request.edit_names:
             values |= columns_of(request.edits)
-        return self._state.parameters.packed(values)
+        return self.parameters.packed(values)
 
     def _occurrences(self, edits: CheckedEdits, tokens: TokenHistory) -> Occurrences:
         prompt, output = tokens
