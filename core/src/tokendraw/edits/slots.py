@@ -20,7 +20,7 @@ from tokendraw._torch.tensors import (
     is_plain,
     uploaded,
 )
-from tokendraw.edits.requests import Histories, Population, Room, Slots, check_history, check_request
+from tokendraw.edits.requests import Histories, Population, Room, check_history, check_request
 from tokendraw.edits.tables import GIVEN_IDS, EditFacts, RequestTables, SlotSizes, SlotTensors, check_sizes
 from tokendraw.errors import InvalidInputError, InvalidParameterError, type_name
 from tokendraw.parameters.batch_facts import BatchFacts
@@ -163,7 +163,7 @@ class RequestSlots:
     ) -> None:
         given = locals()
         self._sizes = check_sizes(*[given[name] for name in SlotSizes._fields])
-        state = self._state = Slots(self._sizes, device_of(device))
+        state = self._state = SlotTensors(self._sizes, device_of(device))
         self._histories = Histories(state.tokens, state.parameters.lengths, state.tables.counts)
         self._population = Population()
         self._room = Room(self._sizes.max_tokens)
