@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tokendraw._lazy import lazy_names as _lazy_names
+from tokendraw import _lazy
 
 if TYPE_CHECKING:
     from tokendraw._lazy import lazy_names as lazy_names
@@ -44,4 +44,4 @@ if TYPE_CHECKING:
     from tokendraw_engine_ops.tensor_function import on_device as on_device
     from tokendraw_engine_ops.tensor_function import tensors_of as tensors_of
 
-__getattr__, __dir__ = _lazy_names(__name__)
+__getattr__, __dir__ = _lazy.lazy_names(__name__)
