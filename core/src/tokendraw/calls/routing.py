@@ -234,11 +234,8 @@ class RowSplit:
 
     @classmethod
     def of(cls, selection: Selection, call: RowCall, kinds: RowKinds) -> Self:
-        of_row, backend, vocab_size = (
-            kinds.slot_of_row or range(kinds.num_rows),
-            selection.backend,
-            call.vocab_size,
-        )
+        backend, vocab_size = selection.backend, call.vocab_size
+        of_row = kinds.slot_of_row or range(kinds.num_rows)
         reasons = [backend.reason_against(RowGroup(kind, vocab_size)) for kind in kinds.kinds]
         leaves = [reason is not None for reason in reasons]
         rows = [row for row, slot in enumerate(of_row) if leaves[kinds.of_slot[slot]]]
