@@ -108,8 +108,7 @@ def public_modules() -> list[str]:
     """List the public modules of the core: all that the kit and the bench may import."""
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     (faces,) = [c for c in tools["importlinter"]["contracts"] if "use the public faces" in c["name"]]
-    # The last two only say where they went.
-    private = (*faces["forbidden_modules"], "tokendraw.paged_kv", "tokendraw.sm90_w4")
+    private = faces["forbidden_modules"]
     paths = [p for p in (ROOT / CORE).iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()]
     names = [f"tokendraw.{path.stem}" for path in sorted(paths)]
     return ["tokendraw", *(name for name in names if name not in private and "._" not in name)]

@@ -1,4 +1,4 @@
-"""An operation outside the core: found and gone, former names, the kit against planted bugs, and the bench."""
+"""An operation outside the core: found, the kit against planted bugs, and the bench."""
 
 import json
 import time
@@ -13,23 +13,6 @@ from tokendraw_engine_ops.backends import TorchPacker, TorchPlanner
 from tokendraw_testing import Status, Subject, run
 
 OFFERED = tokendraw_engine_ops.ops_torch.tokendraw_describe().operations
-
-
-FORMER = {
-    "import tokendraw.paged_kv": "paged_kv",
-    "from tokendraw.sm90_w4 import Layout": "sm90_w4",
-    "from tokendraw import PagedKVPlan": "paged_kv.PagedKVPlan",
-    "from tokendraw.plugin import Sm90W4Capabilities": "operations.Sm90W4Capabilities",
-}
-
-
-@pytest.mark.parametrize("statement", FORMER)
-def test_former_names_say_where_they_are(statement):
-    new = f"tokendraw_engine_ops.{FORMER[statement]}"
-    with pytest.raises(
-        ImportError, match=f"is {new} now, of the distribution tokendraw-engine-ops; to have it"
-    ):
-        exec(statement)
 
 
 def test_it_is_listed_with_its_distribution():

@@ -90,7 +90,7 @@ def selection_of(
         companion=None if companion is None else companion.name,
         decisions=(),
     )
-    return Selection(resolution=resolution, backend=backend, companion=companion)
+    return Selection(resolution=resolution, backend=backend, companions=(companion,) if companion else ())
 
 
 def selected(provider: Any, operation: str | None = None) -> Selection:

@@ -10,7 +10,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from calling import CPU, drafting, provider_of, substitute
 from tokendraw import Drafts, Need, PluginError, RequestSlots, SamplingMetadata, SamplingParams
-from tokendraw.operations.row_methods import SAMPLING, by_row
+from tokendraw.calls.rows import by_row
+from tokendraw.operations.row_methods import SAMPLING
 from tokendraw.plugin import DRAFT_KINDS
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor

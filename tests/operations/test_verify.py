@@ -6,7 +6,7 @@ import torch
 import tokendraw
 from cuda_batches import NoWait
 from tokendraw import BatchFacts, Drafts, Need, SamplingMetadata, SamplingParams, speculative
-from tokendraw.operations.row_methods import by_row
+from tokendraw.calls.rows import by_row
 from tokendraw_native.sampler import NativeSampler
 from verifying import gaussian, row_metadata
 
@@ -65,7 +65,7 @@ def test_the_rows_of_drafts_follow_a_change_of_their_offsets_in_place(monkeypatc
         assert [spread(drafts), spread(drafts)] == [SPREAD, SPREAD]
         offsets.copy_(torch.tensor([0, 1, 4, 6]))
         assert [spread(drafts), spread(drafts)] == [([0, 1, 1, 1, 2, 2], [10, 20, 21, 22, 30, 31])] * 2
-    monkeypatch.setattr("tokendraw.operations.row_methods.is_capturing", lambda: True)
+    monkeypatch.setattr("tokendraw.calls.rows.is_capturing", lambda: True)
     assert spread(Drafts.from_lists([[1, 2], [], [3]])) == SPREAD
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tokendraw
-from calling import loaded, one_token, select, selection_of
+from calling import loaded, one_token, select, selected, selection_of
 from fake_candidates import FILTERS, SEEDS
 from fake_dists import faulty, place
 from tokendraw import (
@@ -141,7 +141,7 @@ class TestBatches:
         backend, partial, companion = Recorder(), Recorder(), Recorder()
         sampler = sampler_of(backend, Capabilities(), ("native", companion))
         seeded = Capabilities(seeding="counter")
-        select(sampler, partial_companion=loaded("fast", partial, seeded))
+        select(sampler, companions=(loaded("fast", partial, seeded), *selected(sampler).companions))
         sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[4])
         seeded = (*SEEDS[-1], False, False, False, None)
         assert {kind[:-1] for kind in partial.kinds} == {seeded}  # the seeded half of a batch comes by slot

@@ -13,7 +13,7 @@ from fake_dists import plugin as plugin_of
 from mutants.samplers import CUDA_SAMPLERS, NATIVE, PLAIN, SamplerMutant, sampler_mutant
 from tokendraw import operations
 from tokendraw.calls.call import RowGroup
-from tokendraw.operations.row_methods import Verify
+from tokendraw.calls.rows import Verify
 from tokendraw.plugin import Capabilities, VerifyCapabilities
 from tokendraw_native import plugin
 from tokendraw_testing import Effort, Property, Status, Subject, check_filter, fake_dist, run

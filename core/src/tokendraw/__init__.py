@@ -44,7 +44,4 @@ if TYPE_CHECKING:
     from tokendraw.providers import resolve as resolve
 
 _MODULES = ("filters", "philox", "plugin", "probabilities", "resolution", "row_parameters", "speculative")
-
-_MOVED = {"PagedKVPlan": "tokendraw_engine_ops.paged_kv"}
-_REMOVED = {"VocabShard": "gather the logits of all ranks, and draw from whole rows"}
-__getattr__, __dir__ = lazy_names(__name__, modules=_MODULES, removed=_REMOVED, moved_names=_MOVED)
+__getattr__, __dir__ = lazy_names(__name__, modules=_MODULES)

@@ -11,10 +11,7 @@ from typing import Any
 
 
 def lazy_names(
-    face: str,
-    modules: Sequence[str] = (),
-    removed: Mapping[str, str] = MappingProxyType({}),
-    moved_names: Mapping[str, str] = MappingProxyType({}),
+    face: str, modules: Sequence[str] = (), removed: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Build ``__getattr__`` and ``__dir__`` of the module ``face`` for public names defined in other modules.
 
@@ -22,7 +19,6 @@ def lazy_names(
 
     :param modules: submodules of a package, which are no part of its ``__all__``.
     :param removed: what to do instead, by names of the last release that are gone: an ImportError says so.
-    :param moved_names: modules of other distributions that have the former names of the face.
     """
     code = sys._getframe(1).f_code
     homes = functools.cache(lambda: _imports_of(code))
@@ -34,8 +30,6 @@ def lazy_names(
             return sorted(homes())
         if name in removed:
             raise ImportError(f"'{face}.{name}' was removed: {removed[name]}.", name=face)
-        if name in moved_names:
-            raise moved(f"{face}.{name}", f"{moved_names[name]}.{name}")
         if name not in homes():
             raise AttributeError(f"module {face!r} has no attribute {name!r}")
         try:
@@ -66,15 +60,6 @@ def _imports_of(code: CodeType) -> dict[str, str]:
         elif step.opname == "IMPORT_FROM":
             homes[step.argval] = module
     return homes
-
-
-def moved(old: str, new: str) -> ImportError:
-    """Word the error about a name that another distribution has now. Goes with the release after 0.1."""
-    from tokendraw.errors import how_to_install
-
-    owner = new.partition(".")[0].replace("_", "-")
-    text = f"{old!r} is {new} now, of the distribution {owner}; to have it, run {how_to_install(owner)}."
-    return ImportError(text, name=old)
 
 
 def names_of(face: str, package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

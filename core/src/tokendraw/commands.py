@@ -61,8 +61,4 @@ if TYPE_CHECKING:
     from tokendraw.cli.terminal import warn as warn
     from tokendraw.html_pages import html_option as html_option
 
-_REMOVED = {
-    "require_html": "call 'tokendraw.tools.require_html'",
-    "write_page": "call 'tokendraw.tools.write_page', whose template is tokendraw's own",
-}
-__getattr__, __dir__ = lazy_names(__name__, removed=_REMOVED)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -90,9 +90,9 @@ class SettingsWarning(TokendrawWarning):
     """A setting is no variable of tokendraw, or names no plugin; probably a misspelling."""
 
 
-for _kind in list(globals().values()):
-    if isinstance(_kind, type) and issubclass(_kind, (TokendrawError, TokendrawWarning)):
-        _kind.__module__ = "tokendraw"  # tracebacks and pickles name what users import
+for _class in list(globals().values()):
+    if isinstance(_class, type) and issubclass(_class, (TokendrawError, TokendrawWarning)):
+        _class.__module__ = "tokendraw"  # tracebacks and pickles name what users import
 
 
 _lock = threading.Lock()
@@ -217,18 +217,18 @@ def format_message(error: BaseException, limit: int = MAX_TEXT_CHARS) -> str:
 
 def format_error(error: BaseException) -> str:
     """Write an exception on a single line: its type, then its message."""
-    kind, text = printable(type(error).__name__), format_message(error)
-    return f"{kind}: {text}" if text else kind
+    name, text = printable(type(error).__name__), format_message(error)
+    return f"{name}: {text}" if text else name
 
 
 def type_name(value: object) -> str:
     """Name the type of a value as a user would write it: ``list``, ``numpy.ndarray``, ``None``."""
     if value is None:
         return "None"
-    kind = type(value)
-    separator = "." if kind.__module__.startswith("tokendraw.") else "._"
-    module = kind.__module__.partition(separator)[0]
-    return printable(kind.__name__ if module == "builtins" else f"{module}.{kind.__name__}")
+    cls = type(value)
+    separator = "." if cls.__module__.startswith("tokendraw.") else "._"
+    module = cls.__module__.partition(separator)[0]
+    return printable(cls.__name__ if module == "builtins" else f"{module}.{cls.__name__}")
 
 
 _ON_AN_INDEX = False  # publishing turns this to True

@@ -61,12 +61,14 @@ if TYPE_CHECKING:
     from tokendraw._torch.tensors import misfit as misfit
     from tokendraw._torch.threads import one_thread as one_thread
     from tokendraw.backends.description import API_VERSION as API_VERSION
+    from tokendraw.backends.description import DRAFT_KINDS as DRAFT_KINDS
     from tokendraw.backends.description import FILTER_ORDERS as FILTER_ORDERS
     from tokendraw.backends.description import FILTERS as FILTERS
     from tokendraw.backends.description import GUMBEL_DTYPES as GUMBEL_DTYPES
     from tokendraw.backends.description import INPUT_DTYPES as INPUT_DTYPES
     from tokendraw.backends.description import LOGPROBS_MODES as LOGPROBS_MODES
     from tokendraw.backends.description import MOMENTS as MOMENTS
+    from tokendraw.backends.description import VERIFY_MODES as VERIFY_MODES
     from tokendraw.backends.description import Capabilities as Capabilities
     from tokendraw.backends.description import DraftKind as DraftKind
     from tokendraw.backends.description import Filter as Filter
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
     from tokendraw.backends.description import TieNeed as TieNeed
     from tokendraw.backends.description import TieRule as TieRule
     from tokendraw.backends.description import Upstream as Upstream
+    from tokendraw.backends.description import VerifyMode as VerifyMode
     from tokendraw.backends.discovery.discover import hookimpl as hookimpl
     from tokendraw.backends.resolution.upstream import release_of as release_of
     from tokendraw.calls.call import Call as Call
@@ -112,13 +115,10 @@ if TYPE_CHECKING:
     from tokendraw.logprobs import logprobs_by_step as logprobs_by_step
     from tokendraw.logprobs import mode_values as mode_values
     from tokendraw.logprobs import pad_logprobs as pad_logprobs
-    from tokendraw.operations import DRAFT_KINDS as DRAFT_KINDS
-    from tokendraw.operations import VERIFY_MODES as VERIFY_MODES
     from tokendraw.operations import SamplerBackend as SamplerBackend
     from tokendraw.operations import ScorerBackend as ScorerBackend
     from tokendraw.operations import VerifierBackend as VerifierBackend
     from tokendraw.operations import VerifyCapabilities as VerifyCapabilities
-    from tokendraw.operations import VerifyMode as VerifyMode
     from tokendraw.output import PAD_LOGPROB as PAD_LOGPROB
     from tokendraw.output import PAD_TOKEN_ID as PAD_TOKEN_ID
     from tokendraw.parameters.fields import check_flag as check_flag
@@ -129,5 +129,4 @@ if TYPE_CHECKING:
     from tokendraw_engine_ops.tensor_function import TensorFunction as TensorFunction
     from tokendraw_engine_ops.tensor_function import tensor_operation as tensor_operation
 
-_MOVED = {"Sm90W4Capabilities": "tokendraw_engine_ops.operations"}
-__getattr__, __dir__ = lazy_names(__name__, moved_names=_MOVED)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -44,5 +44,4 @@ if TYPE_CHECKING:
     from tokendraw_engine_ops.tensor_function import on_device as on_device
     from tokendraw_engine_ops.tensor_function import tensors_of as tensors_of
 
-_REMOVED = dict.fromkeys(("heavy_imports", "slow_start"), "run `python -X importtime -c 'import acme'`")
-__getattr__, __dir__ = _lazy.lazy_names(__name__, removed=_REMOVED)
+__getattr__, __dir__ = _lazy.lazy_names(__name__)

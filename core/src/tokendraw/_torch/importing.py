@@ -66,8 +66,21 @@ def _location() -> str:
     return f" in {format_value(location)}" if location else ""
 
 
-_KINDS = ("cpu", "cuda", "hpu", "ipu", "maia", "mps", "mtia", "privateuseone", "ve", "vulkan", "xla", "xpu")
-"""Torch's own kinds of devices that hold values and compute on them."""
+_DEVICE_TYPES = (
+    "cpu",
+    "cuda",
+    "hpu",
+    "ipu",
+    "maia",
+    "mps",
+    "mtia",
+    "privateuseone",
+    "ve",
+    "vulkan",
+    "xla",
+    "xpu",
+)
+"""Torch's own types of devices that hold values and compute on them."""
 _WITHOUT_INDEX = ("cpu", "mps")
 _ALIASES = {**dict.fromkeys(("gpu", "nvidia", "rocm", "hip", "amd"), "cuda"), "metal": "mps", "tpu": "xla"}
 _MIN_SIMILARITY = 0.7
@@ -75,32 +88,32 @@ _MIN_SIMILARITY = 0.7
 
 
 def parse_device(device: str | None) -> tuple[str | None, int | None]:
-    """Split a name such as ``cuda:1`` into kind and index; None: there is no choice of one."""
+    """Split a name such as ``cuda:1`` into type and index; None: there is no choice of one."""
     if device is None:
         return None, None
     match = re.fullmatch(r"([a-z][a-z0-9_]*?)(?::([0-9]{1,9}))?", device)
     found, advice = "", "one of those"
-    if match is not None and _is_kind(kind := match[1]):
+    if match is not None and _is_device_type(device_type := match[1]):
         index = None if match[2] is None else int(match[2])
-        if not index or kind not in _WITHOUT_INDEX:
-            return kind, None if kind in _WITHOUT_INDEX else index
-        found, advice = f", but there is one {kind}", f"device={kind!r}"
+        if not index or device_type not in _WITHOUT_INDEX:
+            return device_type, None if device_type in _WITHOUT_INDEX else index
+        found, advice = f", but there is one {device_type}", f"device={device_type!r}"
     elif (word := re.split("[^a-z]", device.strip().lower(), maxsplit=1)[0]) == "meta":
         found = ", which holds no values"
-    elif near := _ALIASES.get(word) or nearest(word, _KINDS, likeness=_MIN_SIMILARITY):
+    elif near := _ALIASES.get(word) or nearest(word, _DEVICE_TYPES, likeness=_MIN_SIMILARITY):
         advice = f"device={near!r}" + (" for AMD GPUs too" if word in ("rocm", "hip", "amd") else "")
     raise InvalidParameterError(
         f"'device' needs a name such as cpu, cuda or cuda:1, found {format_value(device)}{found}. Pass {advice}."
     )
 
 
-def _is_kind(kind: str) -> bool:
-    """Return whether torch has this kind, or a distribution may bring it to torch, as Ascend's does npu."""
-    if kind in _KINDS or kind == "meta" or kind in _ALIASES:
-        return kind in _KINDS
+def _is_device_type(device_type: str) -> bool:
+    """Return whether torch has devices of this type, or a distribution may bring it to torch, as Ascend's does npu."""
+    if device_type in _DEVICE_TYPES or device_type == "meta" or device_type in _ALIASES:
+        return device_type in _DEVICE_TYPES
     torch: Any = sys.modules.get("torch")
     if hasattr(torch, "_C"):
-        return bool(torch._C._get_privateuse1_backend_name() == kind)
+        return bool(torch._C._get_privateuse1_backend_name() == device_type)
     return bool(importlib_metadata.entry_points(group="torch.backends"))
 
 

@@ -93,12 +93,12 @@ def same_device(device: torch.device, needed: torch.device) -> bool:
     return device == needed or (device.type == needed.type and needed.index is None)
 
 
-def check_device(name: str, tensor: Tensor, device: torch.device, built: str) -> None:
+def check_device(name: str, tensor: Tensor, device: torch.device, built: str, it: str = "it") -> None:
     """Refuse a tensor on another device than that of a provider, such as a ``planner``."""
     if not same_device(tensor.device, device):
         raise InvalidInputError(
             f"'{name}' needs device {device}, where the {built} was built, found {tensor.device}. "
-            f"Move it, or load a {built} for {tensor.device}."
+            f"Move {it}, or load a {built} for {tensor.device}."
         )
 
 

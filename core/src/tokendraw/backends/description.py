@@ -168,7 +168,7 @@ _Count: TypeAlias = Annotated[int, at_least(0)]
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """The facts about a device and the software around it, gathered by :func:`tokendraw.resolution.detect_host`.
+    """A device and the software around it, as found by :func:`tokendraw.resolution.detect_host`.
 
     :ivar device_type: ``cpu``, ``cuda`` (NVIDIA), ``rocm`` (AMD), ``mps``, ``xpu`` ...
     :ivar name: Name of the device, as its driver gives it; "" if unknown.
@@ -214,12 +214,15 @@ TieRule: TypeAlias = Literal["value", "exact_k"]
 TieNeed: TypeAlias = TieRule | Literal["either"]
 DraftKind: TypeAlias = Literal["probs", "logits", "chosen"]
 """Kind of a draft, by what the caller gives of its distribution: probabilities, logits, or nothing (not drawn)."""
+VerifyMode: TypeAlias = Literal["rejection", "coupled", "block"]
 
 LOGPROBS_MODES: tuple[LogprobsMode, ...] = get_args(LogprobsMode)
 FILTER_ORDERS: tuple[FilterOrder, ...] = get_args(FilterOrder)
 FILTERS: tuple[Filter, ...] = get_args(Filter)
 MOMENTS: tuple[Moment, ...] = get_args(Moment)
 GUMBEL_DTYPES: tuple[GumbelDtype, ...] = get_args(GumbelDtype)
+DRAFT_KINDS: tuple[DraftKind, ...] = get_args(DraftKind)
+VERIFY_MODES: tuple[VerifyMode, ...] = get_args(VerifyMode)
 INPUT_DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16")
 
 MAX_WORD_CHARS = 100

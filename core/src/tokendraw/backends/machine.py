@@ -1,4 +1,4 @@
-"""Gathers the facts about this machine for resolution, without importing torch.
+"""Describes this machine for resolution, without importing torch.
 
 If torch is loaded already, it is asked, since it will run the sampler. Otherwise the drivers are asked directly. That
 initialises NVIDIA's driver in this process, as ``torch.cuda`` does: a program that forks should ask in the workers.
@@ -25,26 +25,26 @@ class _NoGpuError(Exception):
 
 
 def detect_host(device: str | None = None) -> Host:
-    """Gather the facts about a device.
+    """Describe a device.
 
     :param device: as torch names it: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` ... (AMD GPUs are ``cuda`` too).
         None: the accelerator if there is one that torch can use, else the CPU.
     :raises InvalidParameterError: ``device`` is not such a name, or names a device that holds no values.
     :raises SamplerUnavailableError: ``device`` is one that this machine, or its torch, does not have.
     """
-    kind, index = parse_device(device)
-    if kind is not None and kind != "cuda":
-        if kind != "cpu" and not _has_device(str(device), kind):
+    device_type, index = parse_device(device)
+    if device_type is not None and device_type != "cuda":
+        if device_type != "cpu" and not _has_device(str(device), device_type):
             best = detect_host().device_type.replace("rocm", "cuda")
             raise SamplerUnavailableError(
                 f"{device!r} needs a device of that name, found {all_of(dict.fromkeys((best, 'cpu')))}. "
                 f"Pass device={best!r}, or mend that."
             )
-        return Host(device_type=kind)
+        return Host(device_type=device_type)
     try:
         return _gpu(index)
     except _NoGpuError as reason:
-        if kind is None:
+        if device_type is None:
             return Host(device_type=_other_accelerator() or "cpu")
         raise SamplerUnavailableError(
             f"{device!r} needs a CUDA or ROCm device, found none to use: {reason}. "
@@ -116,19 +116,19 @@ def _torch_build() -> str | None:
     return "cpu" if found else None
 
 
-def _has_device(device: str, kind: str) -> bool:
+def _has_device(device: str, device_type: str) -> bool:
     """Whether torch has a device that is neither a CPU nor a GPU of CUDA or ROCm, as far as it can be known."""
     torch: Any = sys.modules.get("torch")
     if hasattr(torch, "empty"):  # not while another thread is importing it
         try:
             torch.empty(0, device=device, dtype=torch.uint8)
-        except Exception:  # which one depends on the kind and on the build
+        except Exception:  # which one depends on the device and on the build
             return False
         return True
-    if kind == "mps":
-        return _other_accelerator() == kind
+    if device_type == "mps":
+        return _other_accelerator() == device_type
     has_extensions = bool(importlib_metadata.entry_points(group="torch.backends"))
-    return has_extensions or (kind == "xpu" and _torch_build() == kind)
+    return has_extensions or (device_type == "xpu" and _torch_build() == device_type)
 
 
 def _other_accelerator() -> str | None:

@@ -141,7 +141,7 @@ def _serve(negotiator: Negotiator, selection: Selection, call: Call) -> Any:
         output = _run_first(negotiator, selection, routed, call)
         negotiator.count(routed.name, call.num_rows)
         return output
-    companion: LoadedBackend = routed.companion
+    companion = routed.companion
     assert isinstance(call, RowCall)
     part, companion_part = routed.calls(call)
     # First the companion: should the backend overwrite the inputs, these rows are not drawn from them.
@@ -367,7 +367,7 @@ def successor_of(
     selection, rejections = negotiator.settle(operation, rejections)
     backend = selection.backend
     missing = backend.reason_against(call)
-    if missing is None or selection.companion is not None:
+    if missing is None or selection.companions:
         return selection, rejections
     raise SamplerUnavailableError(
         f"Nothing here can serve {missing}, which this batch may hold: {name!r} failed, {reason}. "

@@ -140,8 +140,7 @@ class Negotiator:
         return Selection(
             resolution=resolution,
             backend=backend,
-            companion=companions[-1] if companions else None,
-            partial_companion=companions[0] if len(companions) > 1 else None,
+            companions=tuple(companions),
             barred_companion=None if self.companions else resolve(companions=True).companion,
             can_fall_back=may_fall_back and sum(d.accepted for d in resolution.decisions) > 1,
         ), rejections
@@ -205,8 +204,8 @@ def is_device_fault(error: BaseException | None) -> bool:
     """Whether a kernel, or the driver, failed. ``torch.AcceleratorError`` is a RuntimeError; older versions lack it."""
     if not isinstance(error, RuntimeError) or is_out_of_memory(error):
         return False
-    kind = getattr(torch, "AcceleratorError", None)
-    return (kind is not None and isinstance(error, kind)) or any(text in str(error) for text in _FAULTS)
+    fault = getattr(torch, "AcceleratorError", None)
+    return (fault is not None and isinstance(error, fault)) or any(text in str(error) for text in _FAULTS)
 
 
 # A backend is accepted only after a call with a known outcome: a kernel that does not compile, or a wrong driver, shows

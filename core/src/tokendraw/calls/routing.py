@@ -75,10 +75,8 @@ class Selection:
 
     resolution: Resolution
     backend: LoadedBackend
-    companion: LoadedBackend | None = None
-    """Serves the rows or calls that the backend does not support."""
-    partial_companion: LoadedBackend | None = None
-    """Serves these in place of the companion where it supports all of them in a call."""
+    companions: tuple[LoadedBackend, ...] = ()
+    """Of these the first that supports all rows or calls beyond the backend serves them, or else the last."""
     barred_companion: str | None = None
     """Name of the companion that the caller ruled out."""
     can_fall_back: bool = False
@@ -96,15 +94,14 @@ class Selection:
 
     @property
     def backends(self) -> tuple[LoadedBackend, ...]:
-        every = (self.backend, self.partial_companion, self.companion)
-        return tuple(backend for backend in every if backend is not None)
+        return (self.backend, *self.companions)
 
-    def companion_for(self, call: Call, rows: RowGroup | None = None) -> LoadedBackend | None:
+    def companion_for(self, call: Call | RowGroup) -> LoadedBackend | None:
         """Return the companion for a call or its leaving rows, whether or not it supports them; None: there is none."""
-        partial = self.partial_companion
-        if partial is None:
-            return self.companion
-        return partial if partial.reason_against(rows or call) is None else self.companion
+        for companion in self.companions[:-1]:
+            if companion.reason_against(call) is None:
+                return companion
+        return self.companions[-1] if self.companions else None
 
 
 # The road of a call.
@@ -122,29 +119,28 @@ def route(selection: Selection, call: Call) -> RowSplit | LoadedBackend:
     if not split.num_leaving:
         return selection.backend
     leaving = RowGroup(split.leaving, call.vocab_size)
-    companion: LoadedBackend = split.companion
-    if companion.reason_against(leaving) is not None:
-        companion = serving_backend(selection, call, leaving)  # says what is missing
+    if split.companion.reason_against(leaving) is not None:
+        serving_backend(selection, call, leaving)  # says what is missing
     is_split = split.num_staying and (
         is_worthwhile(split.num_staying, split.num_leaving, split.rows.device)
-        or companion.reason_against(call) is not None
+        or split.companion.reason_against(call) is not None
     )
     if not is_split:
         rows = split.num_staying + split.num_leaving
         return _whole_call(selection, call, split.reasons, f"{split.num_staying} of {rows} rows would stay")
     if is_capturing():
         selection.captured_splits.append(split)
-    _log_companion(selection, companion, split.reasons)
+    _log_companion(selection, split.companion, split.reasons)
     return split
 
 
 def serving_backend(selection: Selection, call: Call, rows: RowGroup | None = None) -> LoadedBackend:
     """Find the backend for a whole call, or for rows of one kind."""
-    backend = selection.backend
-    reason = backend.reason_against(rows or call)
+    backend, asked = selection.backend, rows or call
+    reason = backend.reason_against(asked)
     if reason is None:
         return backend
-    companion = selection.companion_for(call, rows)
+    companion = selection.companion_for(asked)
     if companion is None:
         advice = install("one that can", selection.resolution.decisions)
         if selection.barred_companion is not None:
@@ -153,7 +149,7 @@ def serving_backend(selection: Selection, call: Call, rows: RowGroup | None = No
             f"'{backend.name}' cannot serve {reason}, which this batch may hold, and has no companion. "
             f"{advice}, or, if the batch holds none, say so in {call.hint_field}."
         )
-    companion_reason = companion.reason_against(rows or call)
+    companion_reason = companion.reason_against(asked)
     if companion_reason is not None:
         raise SamplerUnavailableError(
             f"'{backend.name}' cannot serve {reason}, and its companion '{companion.name}' cannot serve "
@@ -171,7 +167,7 @@ def is_served(selection: Selection, call: Call | RowGroup) -> bool:
 def _split(selection: Selection, call: Call) -> RowSplit | str:
     backend = selection.backend
     if (
-        selection.companion is None
+        not selection.companions
         or type(call) is not RowCall
         or any(
             each.concerns_call and each.is_asked(call, backend.capabilities) for each in backend.unsupported
@@ -186,12 +182,7 @@ def _split(selection: Selection, call: Call) -> RowSplit | str:
     if split is None:
         if is_capturing():
             return "a CUDA graph is captured of it before it was drawn once"
-        reasons = [backend.reason_against(RowGroup(kind, call.vocab_size)) for kind in kinds.kinds]
-        leaving = [kind for kind, reason in zip(kinds.kinds, reasons, strict=True) if reason is not None]
-        companion = selection.companion_for(call, RowGroup(BatchFacts.merged(leaving), call.vocab_size))
-        assert companion is not None
-        unsupported = backend.unsupported, companion.unsupported
-        split = splits[call.vocab_size] = RowSplit.of(call, kinds, reasons, companion, unsupported)
+        split = splits[call.vocab_size] = RowSplit.of(selection, call, kinds)
     return split
 
 
@@ -238,22 +229,23 @@ class RowSplit:
     """[num_leaving] int64: their slots."""
     slot_leaves: Tensor
     """[slots] bool."""
-    companion: Any
-    """The loaded backend that draws the leaving rows."""
+    companion: LoadedBackend
+    """Draws the leaving rows."""
 
     @classmethod
-    def of(
-        cls,
-        call: RowCall,
-        kinds: RowKinds,
-        reasons: Sequence[str | None],
-        companion: Any,
-        unsupported: Sequence[tuple[Requirement, ...]],
-    ) -> Self:
-        of_row, widest = kinds.slot_of_row or range(kinds.num_rows), call.facts.max_logprobs
+    def of(cls, selection: Selection, call: RowCall, kinds: RowKinds) -> Self:
+        backend, vocab_size = selection.backend, call.vocab_size
+        of_row = kinds.slot_of_row or range(kinds.num_rows)
+        reasons = [backend.reason_against(RowGroup(kind, vocab_size)) for kind in kinds.kinds]
         leaves = [reason is not None for reason in reasons]
         rows = [row for row, slot in enumerate(of_row) if leaves[kinds.of_slot[slot]]]
         present = sorted({kinds.of_slot[slot] for slot in of_row})
+        staying, leaving = (
+            BatchFacts.merged(kinds.kinds[i] for i in present if leaves[i] is is_leaving)
+            for is_leaving in (False, True)
+        )
+        companion = selection.companion_for(RowGroup(leaving, vocab_size))
+        assert companion is not None
         indices = uploaded(
             {
                 "rows": (rows, torch.int64),
@@ -263,16 +255,10 @@ class RowSplit:
             call.logits.device,
         )
         # Logprob columns as from a single sampler: if it supports logprobs, rows that did not ask get them too.
-        staying, leaving = (
-            replace(
-                BatchFacts.merged(kinds.kinds[i] for i in present if leaves[i] is leaving),
-                max_logprobs=None if LOGPROBS in missing else widest,
-            )
-            for leaving, missing in zip((False, True), unsupported, strict=True)
-        )
+        widest = call.facts.max_logprobs
         return cls(
-            staying=staying,
-            leaving=leaving,
+            staying=replace(staying, max_logprobs=None if LOGPROBS in backend.unsupported else widest),
+            leaving=replace(leaving, max_logprobs=None if LOGPROBS in companion.unsupported else widest),
             reasons=tuple(dict.fromkeys(reasons[i] or "" for i in present if leaves[i])),
             num_staying=len(of_row) - len(rows),
             num_leaving=len(rows),

@@ -1,11 +1,12 @@
-"""Calls with logits and parameters of rows: a token or a draft is drawn for each row, or a given token is scored.
+"""Calls with logits and parameters of rows: draws of tokens or drafts, scores of given tokens, verifications of drafts.
 
-The checks of the inputs read no values. A proof takes its logits and parameters from here too.
+The checks of the inputs read no values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.tensors import (
+    check_device,
     check_device_of,
     check_integers,
     check_plain,
@@ -21,16 +23,16 @@ from tokendraw._torch.tensors import (
     is_capturing,
     is_plain,
     misfit,
-    same_device,
 )
-from tokendraw.backends.description import INPUT_DTYPES, Capabilities, Need
+from tokendraw.backends.description import INPUT_DTYPES, VERIFY_MODES, Need, VerifyMode
 from tokendraw.calls.call import Call, OutputCheck, check_type
-from tokendraw.errors import InvalidInputError, InvalidParameterError, PluginError, type_name
-from tokendraw.output import PAD_TOKEN_ID, LogprobsTensors, SamplerOutput, ScoreOutput
+from tokendraw.errors import InvalidInputError, InvalidParameterError, one_of, type_name
+from tokendraw.output import PAD_TOKEN_ID, LogprobsTensors, SamplerOutput, ScoreOutput, VerifyOutput
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
-from tokendraw.parameters.fields import FACT_OF_COLUMN, FILTER_PARAMETERS, check_logprobs, of_row
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.fields import FACT_OF_COLUMN, check_logprobs, of_row
 from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.params import SamplingParams
+from tokendraw.speculative import rows_of_requests
 
 LogitsForm: TypeAlias = tuple[torch.Size, torch.dtype, torch.device]
 
@@ -114,14 +116,14 @@ class RowCall(Call):
             return self.output_form(SamplerOutput, fields, need).wrong
         return self.output_form(ScoreOutput, (("entropy", rows, torch.float32),), need).wrong
 
-    def output_form(self, kind: type[Any], fields: tuple[_Field, ...], need: Need) -> OutputForm:
+    def output_form(self, output_type: type[Any], fields: tuple[_Field, ...], need: Need) -> OutputForm:
         """Describe the output: a class with ``fields`` of its own, and thresholds and logprobs that were asked for."""
         facts, rows, shape = self.facts, self.logits.shape[:1], fields[0][1]
         if need.threshold:
             bounds = ("threshold", "ceiling")[: 1 + facts.any_ceiling]
             fields = (*fields, *((name, rows, torch.float32) for name in bounds))
         width, of_best = facts.logprobs_width(self.vocab_size), None
-        if width is None and kind is ScoreOutput:
+        if width is None and output_type is ScoreOutput:
             width = 0
         if width is not None:
             wide = (*shape, 1 + width)
@@ -132,7 +134,7 @@ class RowCall(Call):
                     ("given_token_ids", wide, torch.int64),
                     ("given_logprobs", wide, torch.float32),
                 ]
-        return OutputForm(kind, self.logits.device, shape, fields, of_best, need.logprob_ranks)
+        return OutputForm(output_type, self.logits.device, shape, fields, of_best, need.logprob_ranks)
 
     def wrong_values(self, output: Any, need: Need) -> str | None:
         wrong = self.wrong_tokens(output)
@@ -204,7 +206,7 @@ _Field: TypeAlias = tuple[str, tuple[int, ...], torch.dtype]
 class OutputForm(NamedTuple):
     """The form of the output of a row call, without references to tensors."""
 
-    kind: type[Any]
+    output_type: type[Any]
     device: torch.device
     shape: tuple[int, ...]
     fields: tuple[_Field, ...]
@@ -214,9 +216,9 @@ class OutputForm(NamedTuple):
 
     def wrong(self, output: Any) -> str | None:
         """Compare an output with the form, but look at no value: what is needed and what was found, or None."""
-        kind, device, shape, fields, of_best, needs_ranks = self
-        if not isinstance(output, kind):
-            return f"a {kind.__name__}, found {type(output).__name__}"
+        output_type, device, shape, fields, of_best, needs_ranks = self
+        if not isinstance(output, output_type):
+            return f"a {output_type.__name__}, found {type(output).__name__}"
         for name, needed, dtype in fields:
             if reason := misfit(name, getattr(output, name), needed, dtype, device):
                 return reason
@@ -234,6 +236,159 @@ class OutputForm(NamedTuple):
         return reason or misfit("log_kept_mass", output.log_kept_mass, shape, torch.float32, device)
 
 
+# A verification.
+
+_TENSORS = ("draft_token_ids", "cu_num_logits", "draft_probs", "draft_logits")
+_Rows: TypeAlias = tuple[Tensor, Tensor, Tensor | None]
+
+
+class Verify(RowCall):
+    """Logits [L, V] of the target, the drafts to verify, and parameters, an entry a request or a row."""
+
+    __slots__ = ("drafts", "mode")
+
+    hint_field: ClassVar[str] = "SamplingMetadata.facts or Drafts"
+
+    def __init__(
+        self, target_logits: Tensor, drafts: Drafts, metadata: SamplingMetadata, mode: VerifyMode
+    ) -> None:
+        super().__init__(target_logits, metadata)
+        self.drafts = drafts
+        self.mode = mode
+
+    def check(self, device: torch.device, need: Need) -> None:
+        target_logits, drafts, metadata = self.logits, self.drafts, self.metadata
+        check_logits("target_logits", target_logits, device)
+        mend = "Pass Drafts.from_lists(draft_token_ids, device=...)."
+        check_type("drafts", drafts, Drafts, mend)
+        check_metadata("target_logits", target_logits, metadata, need)
+        if self.mode not in VERIFY_MODES:
+            needed = one_of(VERIFY_MODES)
+            raise InvalidParameterError(f"'mode' needs {needed}, found {self.mode!r}. Pass one of these.")
+        drafts.check(target_logits)
+        rows, found = target_logits.shape[0], metadata.num_rows
+        if found not in (None, rows, drafts.num_requests):
+            raise InvalidInputError(
+                f"'metadata' needs one entry a request, {drafts.num_requests}, or one a row of 'target_logits', "
+                f"{rows}, found {found}."
+            )
+
+    def check_values(self) -> None:
+        super().check_values()
+        self.drafts.check_values()
+
+    def tensors(self) -> dict[str, Tensor]:
+        of_drafts = {name: getattr(self.drafts, name) for name in _TENSORS}
+        given = {name: tensor for name, tensor in of_drafts.items() if tensor is not None}
+        return {"target_logits": self.logits, **given}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
+        fields: dict[str, Any] = {name: tensors[name] for name in _TENSORS if name in tensors}
+        drafts = replace(self.drafts, **fields)
+        return type(self)(tensors["target_logits"], drafts, self.metadata, self.mode)
+
+    def signature(self) -> Hashable:
+        drafts = self.drafts
+        ids, offsets, logits = drafts.draft_token_ids, drafts.cu_num_logits, drafts.draft_logits
+        dtypes = ids.dtype, offsets.dtype, None if logits is None else logits.dtype
+        return super().signature(), self.mode, drafts.kind, ids.dim(), dtypes, drafts.max_drafts.bit_length()
+
+    @property
+    def num_rows(self) -> int:
+        return 0
+
+    def cached_check(self, key: object) -> OutputCheck | None:
+        if type(self.drafts) is not Drafts or type(self.metadata) is not SamplingMetadata:
+            return None
+        # The first is the memo of the metadata.
+        checked: tuple[dict[Hashable, Any], VerifyMode, LogitsForm, OutputCheck] | None
+        checked = self.drafts.memo.get(key)
+        if checked is None or checked[0] is not self.metadata.memo or checked[1] != self.mode:
+            return None
+        return checked[3] if has_form(self.logits, checked[2]) else None
+
+    def cache_check(self, key: object, check: OutputCheck) -> None:
+        drafts, logits = self.drafts, self.logits
+        if drafts.num_rows is None and drafts.cu_num_logits.is_cpu:
+            return  # their values are checked in every call
+        form = logits.shape, logits.dtype, logits.device
+        drafts.memo[key] = self.metadata.memo, self.mode, form, check
+
+    def run(self, backend: Any) -> Any:
+        metadata = by_row(self.metadata, self.drafts, self.logits.shape[0])
+        return backend.verify(self.logits, self.drafts, metadata, mode=self.mode)
+
+    def output_check(self, need: Need) -> OutputCheck:
+        requests = self.drafts.num_requests
+        tokens = "token_ids", (requests, self.drafts.max_drafts + 1), torch.int64
+        others = ("num_accepted", (requests,), torch.int32), ("valid", (requests,), torch.bool)
+        return self.output_form(VerifyOutput, (tokens, *others), need).wrong
+
+    def wrong_tokens(self, output: VerifyOutput) -> str | None:
+        drafts, vocab_size = self.drafts, self.vocab_size
+        first, ids = drafts.cu_num_logits.tolist(), drafts.draft_token_ids.tolist()
+        chains = zip(output.token_ids.tolist(), output.num_accepted.tolist(), strict=True)
+        for b, (tokens, accepted) in enumerate(chains):
+            count = first[b + 1] - first[b] - 1
+            if not 0 <= accepted <= count:
+                of_all = f"request {b} of {drafts.num_requests}"
+                return f"num_accepted in [0, {count}], found {accepted} for {of_all}"
+            start = first[b] - b
+            proposed = ids[b] if drafts.draft_token_ids.dim() == 2 else ids[start : start + accepted]
+            for token, draft_id in zip(tokens[:accepted], proposed, strict=False):
+                if token != draft_id:
+                    return f"the accepted drafts, found token {token} for draft {draft_id} of request {b}"
+            for i, token in enumerate(tokens):
+                if i <= accepted and not 0 <= token < vocab_size:
+                    return (
+                        f"token_ids in [0, {vocab_size}) up to the last token of a request, found {token} as token "
+                        f"{i} of the {accepted + 1} of request {b}"
+                    )
+                if i > accepted and token != PAD_TOKEN_ID:
+                    return (
+                        f"token_ids {PAD_TOKEN_ID} behind the last token of a request, found {token} behind the "
+                        f"{accepted + 1} of request {b}"
+                    )
+        return None
+
+
+def by_row(metadata: SamplingMetadata, drafts: Drafts, rows: int) -> SamplingMetadata:
+    """Make metadata of rows, also from metadata of requests with the position of each request's first row."""
+    if metadata.num_rows in (None, rows):
+        return metadata
+    request, offset, steps = _rows_of_requests(drafts, rows)
+    positions = metadata.positions
+    if positions is not None and steps is not None:
+        positions = torch.add(positions.unsqueeze(1), steps).view(-1)  # one launch
+    elif positions is not None:
+        positions = positions.index_select(0, request)
+        positions = (positions if positions.dtype is torch.int64 else positions.to(torch.int64)).add_(offset)
+    slot = metadata.row_index
+    return metadata.for_rows(request if slot is None else slot.index_select(0, request), positions)
+
+
+def _rows_of_requests(drafts: Drafts, rows: int) -> _Rows:
+    """Find the request of each row, and its index within the request: [L] each, computed once for unchanged offsets.
+
+    Inside of a CUDA graph both are computed, so that replays follow changes of ``cu_num_logits``.
+
+    :returns: and the steps of any request, [K + 1] int64, where all requests have K drafts.
+    """
+    offsets = drafts.cu_num_logits
+    if is_capturing() or offsets.is_inference():  # torch does not count changes of inference tensors
+        return *rows_of_requests(offsets, rows), None
+    stream = torch.cuda.current_stream(offsets.device) if offsets.is_cuda else None
+    state: Hashable = rows, offsets._version, stream
+    known: tuple[Hashable, _Rows] | None = drafts.memo.get("rows of requests")
+    if known is None or known[0] != state:
+        width, steps = drafts.max_drafts + 1, None
+        if drafts.is_uniform and rows == drafts.num_requests * width:
+            steps = torch.arange(width, device=offsets.device)
+        known = state, (*rows_of_requests(offsets, rows), steps)
+        drafts.memo["rows of requests"] = known
+    return known[1]
+
+
 # Checks of the inputs.
 
 
@@ -244,11 +399,7 @@ def check_logits(name: str, logits: Tensor, device: torch.device, *, built: str 
         raise InvalidInputError(f"'{name}' needs shape [B, V] with V >= 1, found {list(logits.shape)}.")
     if logits.dtype not in _DTYPES:
         raise InvalidInputError(f"'{name}' needs dtype {', '.join(INPUT_DTYPES)}, found {logits.dtype}.")
-    if not same_device(logits.device, device):
-        raise InvalidInputError(
-            f"'{name}' needs device {device}, where the {built} was built, found {logits.device}. "
-            f"Move the logits, or load a {built} for {logits.device}."
-        )
+    check_device(name, logits, device, built, "the logits")
 
 
 def has_form(logits: object, form: LogitsForm) -> bool:
@@ -292,41 +443,3 @@ def check_metadata(name: str, logits: Tensor, metadata: SamplingMetadata, need: 
         )
     if need.max_logprobs is not None:
         check_logprobs(metadata.facts.max_logprobs, size, need.max_logprobs)
-
-
-# Proofs.
-
-PEAK = 100.0
-"""Logit that leaves exp(-100) of the mass for all other tokens."""
-_VOCAB_SIZE = 2048  # two tiles of the two-level draw
-
-
-def proof_logits(rows: int, capabilities: Capabilities, device: torch.device, need: Need) -> torch.Tensor:
-    """Make logits [rows, V] of 0 in a needed or advertised dtype."""
-    vocab_size = min(_VOCAB_SIZE, capabilities.max_vocab_size or _VOCAB_SIZE)
-    dtype = getattr(torch, need.dtype or (*capabilities.dtypes, "float32")[0])
-    return torch.zeros(rows, vocab_size, dtype=dtype, device=device)
-
-
-def proof_params(capabilities: Capabilities, need: Need) -> SamplingParams:
-    """Make parameters for two equally likely tokens, within the advertised capabilities.
-
-    Where kernels are compiled on demand for a dtype that nobody named they ask for nothing, which compiles least.
-    """
-    if capabilities.compiles_on_demand and need.dtype is None:
-        return SamplingParams()
-    served = {name for name, _ in capabilities.filters}
-    filters = {p.name: p.example for p in FILTER_PARAMETERS if p.name in served}
-    if "top_k" in filters:
-        filters["top_k"] = 2
-    orders = [order for order in need.filter_orders if order in capabilities.filter_orders]
-    two_filters: dict[str, Any] = dict([*filters.items()][:2])  # a third one could need another kernel
-    return SamplingParams(**two_filters, filter_order=(*orders, "top_k_first")[0])
-
-
-def proof_output(call: RowCall, backend: Any, need: Need) -> Any:
-    output = call.run(backend)
-    wrong = call.output_check(need)(output)
-    if wrong is not None:
-        raise PluginError(f"the proof draw needs {wrong}")
-    return output

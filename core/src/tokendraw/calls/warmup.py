@@ -178,7 +178,7 @@ class Batches:
             for i, (rows, metadata) in enumerate(batches):
                 draw = call(logits[:rows], metadata)
                 # The plainest is drawn in any case, to report what no backend supports.
-                is_drawn = i == 0 or self.examples is not None or selection.companion is not None
+                is_drawn = i == 0 or self.examples is not None or selection.companions
                 calls += [draw] if is_drawn or is_served(selection, draw) else []
         yield title, len(calls), (calls[:1], calls[1:])
 
@@ -200,7 +200,7 @@ class Batches:
                 drafts = replace(chosen, **given)
                 vague = replace(drafts, num_drafts=None, any_placeholder=True)
                 # A companion may get drafts of which the host knows little.
-                for each in (drafts, vague)[: 1 + (selection.companion is not None)]:
+                for each in (drafts, vague)[: 1 + bool(selection.companions)]:
                     verification = call(target[:rows], each, metadata, mode=mode)
                     is_verified = (is_required and each is drafts) or is_served(selection, verification)
                     calls += [verification] if is_verified else []
@@ -225,7 +225,7 @@ class Batches:
             names = {*capabilities.edits, *(["stop_token_ids"] if "min_tokens" in capabilities.edits else [])}
             served = [{name: edit[name] for name in edit if name in names} for edit in _EDITS]
             own = (tuple(filter(None, served)), bitmask and "bitmask" in names)
-            families = [own, *families[: selection.companion is not None]]
+            families = [own, *families[: bool(selection.companions)]]
         requests = [
             ({name: value for edit in compress(edits, chosen) for name, value in edit.items()}, is_masked)
             for edits, may_be_masked in families

@@ -39,13 +39,7 @@ from tokendraw.backends.discovery.entry_points import declarations, installed_ve
 from tokendraw.backends.discovery.guard import TIMEOUT_SECONDS, call_in_new_process, guarded
 from tokendraw.backends.discovery.settings import read_settings
 from tokendraw.backends.resolution import upstream as _upstream
-from tokendraw.backends.resolution.candidate import (
-    FIRST_PARTY,
-    Candidate,
-    Choice,
-    State,
-    conflicts,
-)
+from tokendraw.backends.resolution.candidate import FIRST_PARTY, Candidate, Choice, State, conflicts
 from tokendraw.backends.resolution.decide import disable_setting, using
 from tokendraw.cli import options, terminal
 from tokendraw.cli.app import InstalledCommand, examined, installed_commands
@@ -97,18 +91,18 @@ def doctor(ctx: click.Context, no_build: bool, as_json: bool) -> None:
     program would get no sampler here. All that imports torch, a backend or an engine runs in processes of its own.
     """
     host = machine.detect_host()
-    facts = _describe(_examine(host, builds=not no_build, verbose=terminal.is_verbose(ctx)))
+    report = _describe(_examine(host, builds=not no_build, verbose=terminal.is_verbose(ctx)))
     if as_json:
-        terminal.print_json(facts)
+        terminal.print_json(report)
     else:
-        _print(host, facts)
-    if facts["chosen"] is None:
+        _print(host, report)
+    if report["chosen"] is None:
         ctx.exit(NOT_USABLE)
 
 
 @dataclass
 class _Checkup:
-    """Discovery, resolution and builds as in a program; after an error some facts keep their defaults."""
+    """Discovery, resolution and builds as in a program; after an error some fields keep their defaults."""
 
     host: Host
     config: str | None = None
@@ -196,7 +190,7 @@ def _describe(found: _Checkup) -> JsonObject:
     ]
     commands = [examined(command) for command in installed_commands()]
     variables = {name: text for name, text in sorted(os.environ.items()) if name.startswith("TOKENDRAW_")}
-    facts: JsonObject = {
+    report: JsonObject = {
         "error": None if found.chosen else "A program gets no sampler here.",
         "tokendraw": tokendraw.__version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
@@ -232,7 +226,7 @@ def _describe(found: _Checkup) -> JsonObject:
         "heavy_imports": {},
     }
     findings = [{"problem": problem, "mend": command} for problem, command in _faults(found, commands)]
-    return facts | {"findings": findings}
+    return report | {"findings": findings}
 
 
 # Work in new processes, which a plugin, an engine or torch may end, block or litter.
@@ -450,10 +444,10 @@ def _upgrade(distribution: str) -> str:
     return pip_install(distribution, options="--upgrade") + (f" ({place})" if place else "")
 
 
-def _print(host: Host, facts: JsonObject) -> None:
-    settings = {"device": str(host), "configuration": facts["settings"]["config"] or "no file"}
-    top = {name: facts[name] for name in ("tokendraw", "python", "platform")}
-    print_table(("", ""), list((top | settings | facts["settings"]["variables"]).items()))
+def _print(host: Host, report: JsonObject) -> None:
+    settings = {"device": str(host), "configuration": report["settings"]["config"] or "no file"}
+    top = {name: report[name] for name in ("tokendraw", "python", "platform")}
+    print_table(("", ""), list((top | settings | report["settings"]["variables"]).items()))
 
     def section(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         if rows:
@@ -461,34 +455,34 @@ def _print(host: Host, facts: JsonObject) -> None:
             print_table(header, rows, indent=2)
 
     def cells(name: str, *keys: str) -> list[list[str]]:
-        return [[_cell(row[key]) for key in keys] for row in facts[name]]
+        return [[_cell(row[key]) for key in keys] for row in report[name]]
 
     section("libraries", ("name", "installed"), cells("libraries", "name", "installed"))
     header: tuple[str, ...] = ("name", "installed", "needed", "tested", "what would change")
     section("upstreams", header, cells("upstreams", "name", "installed", "needed", "tested", "would_change"))
     header = ("name", "installed", "tested", "applies", "what is replaced, or why nothing is")
     section("engines", header, cells("engines", "engine", "installed", "tested", "applies", "reason"))
-    commands = [InstalledCommand(state=State.FOUND, **command) for command in facts["commands"]]
+    commands = [InstalledCommand(state=State.FOUND, **command) for command in report["commands"]]
     if any(command.is_foreign for command in commands):
         owners = [(command.name, command.owner, command.reason or "") for command in commands]
         section("commands", ("name", "of", "why it cannot be used"), owners)
     print_heading("samplers")
-    print_candidates(facts["candidates"], indent=2)
-    builds, serving = facts["builds"], facts["operations"]
+    print_candidates(report["candidates"], indent=2)
+    builds, serving = report["builds"], report["operations"]
     if set(serving) - {_MAIN}:
         header = ("name", "who would serve") if builds is None else ("name", "who serves", "building")
         rows = [(name, plugin or "no sampler", *_built(name, builds)) for name, plugin in serving.items()]
         section("operations", header, rows)
     print_heading("findings")
-    for number, finding in enumerate(facts["findings"], start=1):
+    for number, finding in enumerate(report["findings"], start=1):
         print_table(("", ""), [(f"{number}.", finding["problem"])], indent=2)
         if finding["mend"]:
             click.echo(f"      {finding['mend']}")
-    if not facts["findings"]:
+    if not report["findings"]:
         click.echo("  nothing is wrong")
-    untried = facts["chosen"] and facts["builds"] is None
+    untried = report["chosen"] and report["builds"] is None
     untried_words = ", if that can be built: --no-build leaves it untried" if untried else ""
-    click.echo(f"\nA program gets {facts['chosen'] or 'no sampler'} here{untried_words}.")
+    click.echo(f"\nA program gets {report['chosen'] or 'no sampler'} here{untried_words}.")
 
 
 def _cell(value: Any) -> str:

@@ -347,8 +347,8 @@ def sample(
         rows = [{**row, "valid": None} for row in rows]  # what stands there says nothing
     if as_json:
         shape = [num_rows, vocab_size]
-        facts = {"file": str(file), "tensor": source.tensor, "shape": shape, "dtype": source.dtype}
-        print_json({**facts, **sampler_json(drawer), "logprobs_mode": logprobs_mode, "rows": rows})
+        origin = {"file": str(file), "tensor": source.tensor, "shape": shape, "dtype": source.dtype}
+        print_json({**origin, **sampler_json(drawer), "logprobs_mode": logprobs_mode, "rows": rows})
         return
     if not quiet:
         click.echo(drawn_by(drawer), err=True)
@@ -396,11 +396,7 @@ def _print_rows(rows: Sequence[Mapping[str, Any]], mode: str) -> None:
 
 PARAGRAPH = "\n\n"
 """The token between two paragraphs. Every sequence begins with it."""
-_UNKNOWN = -1
-"""Id of a word outside the vocabulary, which no history holds: only the words after it count."""
-_ORDER = 4
-"""Number of words in the longest n-gram; all but the last are the history."""
-_DISCOUNT = 0.75
+_ORDER, _DISCOUNT = 4, 0.75
 _WHOLE = "Leave it out: the text is printed when all of it is drawn"
 # A token has the space before it. A word keeps what belongs to it: built-in, sys.path, f(x), a[i], don't.
 _TOKEN = re.compile(r"\n\n| ?\w+(?:[-'\u2019./]\w+)*(?:\([^\s()]*\)|\[[^\s\[\]]*\])?| ?[^\w\s]")
@@ -423,15 +419,11 @@ def documentation() -> list[str]:
 
 
 class DemoModel:
-    """Continues prompts with words of the documentation, drawn by a sampler.
+    """Continues prompts with words of the documentation, by absolute discounting (Ney, Essen and Kneser 1994).
 
-    The next word follows interpolated absolute discounting (Ney, Essen and Kneser 1994). For a history h and the
-    history h' without its first word::
-
-        p(w | h) = max(c(h w) - D, 0) / c(h)  +  D * N(h) / c(h) * p(w | h')
-
-    c counts n-grams, N(h) is the number of different words after h, D = 0.75. The recursion ends in the uniform
-    distribution, so every word of the vocabulary has a finite logit after any history.
+    With h' the history h less its first word, c the counts of n-grams and N(h) the number of different words after h,
+    ``p(w | h) = max(c(h w) - D, 0) / c(h) + D * N(h) / c(h) * p(w | h')``. The recursion ends in the uniform
+    distribution, so every word has a finite logit.
     """
 
     def __init__(self, sampler: Sampler) -> None:
@@ -451,7 +443,8 @@ class DemoModel:
         from tokendraw.parameters.metadata import SamplingMetadata
 
         device = self._sampler.device
-        sequence = [self._ids[PARAGRAPH], *(self._ids.get(word, _UNKNOWN) for word in _TOKEN.findall(prompt))]
+        # No history holds -1, the id of an unknown word: only the words after it count.
+        sequence = [self._ids[PARAGRAPH], *(self._ids.get(word, -1) for word in _TOKEN.findall(prompt))]
         start = len(sequence)
         with one_thread():
             for position in range(start - 1, start - 1 + count):

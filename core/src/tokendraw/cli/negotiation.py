@@ -37,7 +37,7 @@ from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.discovery.settings import Settings
 from tokendraw.backends.resolution.candidate import Candidate, Decision, Resolution, State
 from tokendraw.backends.resolution.decide import INSTALL, using
-from tokendraw.backends.resolution.upstream import disagreement, row_in_force
+from tokendraw.backends.resolution.upstream import in_force
 from tokendraw.cli import options
 from tokendraw.cli.terminal import (
     NOT_USABLE,
@@ -116,20 +116,20 @@ def candidate_json(candidate: Candidate) -> JsonObject:
 
 
 def _capabilities_json(capabilities: HostCapabilities) -> JsonObject:
-    facts = asdict(capabilities)
-    if "filters" in facts:
-        facts["filters"] = dict(facts["filters"])
+    values = asdict(capabilities)
+    if "filters" in values:
+        values["filters"] = dict(values["filters"])
     if capabilities.compute_capability:
-        facts["compute_capability"] = [v and dotted(v) for v in capabilities.compute_capability]
-    return facts
+        values["compute_capability"] = [v and dotted(v) for v in capabilities.compute_capability]
+    return values
 
 
 def host_json(host: Host) -> JsonObject:
     """Return every field of :class:`tokendraw.plugin.Host`."""
-    facts = asdict(host)
+    values = asdict(host)
     for name in ("compute_capability", "cuda_version"):
-        facts[name] = facts[name] and dotted(facts[name])
-    return facts
+        values[name] = values[name] and dotted(values[name])
+    return values
 
 
 def resolution_json(resolution: Resolution) -> JsonObject:
@@ -267,13 +267,13 @@ def _main(plugin: _Plugin) -> Candidate:
     return next((candidate for name, candidate in plugin.items() if name in offered), first)
 
 
-def _print_facts(title: str, facts: Mapping[str, str | None]) -> None:
+def _print_values(title: str, values: Mapping[str, str | None]) -> None:
     click.echo(title)
-    print_table(("", ""), [(label, text) for label, text in facts.items() if text], indent=2)
+    print_table(("", ""), [(label, text) for label, text in values.items() if text], indent=2)
 
 
 def _print_filter(record: InstalledFilter) -> None:
-    facts = {
+    values = {
         "summary": record.summary,
         "state": str(record.state),
         "reason": record.reason,
@@ -281,14 +281,14 @@ def _print_filter(record: InstalledFilter) -> None:
         "entry point": record.entry_point,
         "moments": ", ".join(record.moments),
     }
-    _print_facts(click.style(record.name, bold=True), facts)
+    _print_values(click.style(record.name, bold=True), values)
 
 
 def _print_plugin(plugin: _Plugin) -> None:
     main = _main(plugin)
     info = described(main)
     upstream = info.upstream if info else None
-    facts = {
+    values = {
         "summary": info.summary if info else None,
         **_state(main),
         "distribution": f"{main.distribution} {main.version}, {'first' if main.first_party else 'third'}-party",
@@ -296,14 +296,14 @@ def _print_plugin(plugin: _Plugin) -> None:
         "plugin API": f"{main.info.api_version}, this core speaks {API_VERSION}" if main.info else None,
     }
     if info:
-        facts |= {"priority": str(info.priority), "upstream": upstream.distribution if upstream else "none"}
+        values |= {"priority": str(info.priority), "upstream": upstream.distribution if upstream else "none"}
         if upstream:
-            facts["  required"] = upstream.versions or "any version"
-            facts["  installed"] = main.upstream_version or "no"
-            facts["  tested"] = ", ".join(upstream.tested) or "no version"
-        facts |= {"kernels": info.kernels, "verified on": info.verified or "nothing stated"}
-        facts |= {f"fails {check!r}": reason for check, reason in info.expected_failures.items()}
-    _print_facts(click.style(main.name, bold=True), facts)
+            values["  required"] = upstream.versions or "any version"
+            values["  installed"] = main.upstream_version or "no"
+            values["  tested"] = ", ".join(upstream.tested) or "no version"
+        values |= {"kernels": info.kernels, "verified on": info.verified or "nothing stated"}
+        values |= {f"fails {check!r}": reason for check, reason in info.expected_failures.items()}
+    _print_values(click.style(main.name, bold=True), values)
     if upstream and upstream.releases:
         print_heading(upstream.distribution, " by version")
         rows = list(_releases(upstream, main.upstream_version))
@@ -312,7 +312,7 @@ def _print_plugin(plugin: _Plugin) -> None:
         candidate = plugin.get(operation, main)
         differs = (candidate.state, candidate.reason) != (main.state, main.reason)
         title = f"\noperation {click.style(operation, bold=True)}"
-        _print_facts(title, (_state(candidate) if differs else {}) | _in_words(capabilities))
+        _print_values(title, (_state(candidate) if differs else {}) | _in_words(capabilities))
 
 
 def _state(candidate: Candidate) -> dict[str, str | None]:
@@ -323,9 +323,8 @@ def _releases(upstream: Upstream, installed: str | None) -> Iterator[tuple[str, 
     """List the table of releases, with a mark at the rows in force for the installed version."""
     for row in upstream.releases:
         mark = ""
-        if installed is not None and row == row_in_force(upstream, installed, row.operation):
-            origin = ", by its files" if disagreement(upstream, installed, row.operation) else ""
-            mark = f" (installed{origin})"
+        if installed is not None and row == (found := in_force(upstream, installed, row.operation)).row:
+            mark = f" (installed{found.seen and ', by its files'})"
         yield row.since, row.operation or "all", "refused" if row.refused else "used", f"{row.says}{mark}"
 
 
@@ -418,9 +417,9 @@ def resolve(
     except SamplerUnavailableError as error:
         if as_json:
             decisions = [asdict(decision) for decision in error.decisions]
-            facts = {"operation": operation, "chosen": None, "decisions": decisions}
+            values = {"operation": operation, "chosen": None, "decisions": decisions}
             message = in_options(str(error), ctx.command)
-            print_json({**facts, "settings": in_force, "error": message})
+            print_json({**values, "settings": in_force, "error": message})
         elif explain:
             click.echo(f"{operation}: no sampler")
             _explain(error.decisions, {}, in_force)

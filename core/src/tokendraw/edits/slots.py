@@ -20,7 +20,7 @@ from tokendraw._torch.tensors import (
     is_plain,
     uploaded,
 )
-from tokendraw.edits.requests import Histories, Population, Room, SlotWriter, check_history, check_request
+from tokendraw.edits.requests import Histories, Population, Room, check_history, check_request
 from tokendraw.edits.tables import GIVEN_IDS, EditFacts, RequestTables, SlotSizes, SlotTensors, check_sizes
 from tokendraw.errors import InvalidInputError, InvalidParameterError, type_name
 from tokendraw.parameters.batch_facts import BatchFacts
@@ -163,10 +163,8 @@ class RequestSlots:
     ) -> None:
         given = locals()
         self._sizes = check_sizes(*[given[name] for name in SlotSizes._fields])
-        self._state = SlotTensors(self._sizes, device_of(device))
-        state = self._state
+        state = self._state = SlotTensors(self._sizes, device_of(device))
         self._histories = Histories(state.tokens, state.parameters.lengths, state.tables.counts)
-        self._writer = SlotWriter(self._sizes, self._state)
         self._population = Population()
         self._room = Room(self._sizes.max_tokens)
         self._metadata = MetadataCache(self._state)
@@ -259,10 +257,10 @@ class RequestSlots:
             )
         request = check_request(slot, params, sizes)
         tokens = check_history(slot, prompt_token_ids, output_token_ids, sizes)
-        packed = self._writer.uploaded(request, tokens)
+        packed = self._state.uploaded(request, tokens)
         self._state.give_memory(request.families)
         self._state.fill()
-        self._writer.write(slot, packed)
+        self._state.write(slot, packed)
         self._population.add(slot, request)
         self._room.add(slot, tokens.num_tokens)
 
@@ -275,7 +273,7 @@ class RequestSlots:
         slot = self._slot(slot)
         if slot not in self._population.requests:
             raise InvalidParameterError(f"'slot' needs one with a request, found {slot}, which has none.")
-        self._writer.clean(slot, self._population.requests[slot])
+        self._state.clean(slot, self._population.requests[slot])
         self._population.remove(slot)
         self._room.remove(slot)
 

@@ -1,10 +1,14 @@
-"""The tensors of requests on their device: capacities, small parameters, histories, and tables for edits of logits."""
+"""The tensors of requests on their device: small parameters, histories, tables for edits of logits, and their uploads.
+
+Nothing here waits for the device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from array import array
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import prod
 from operator import itemgetter
 from struct import Struct
@@ -14,8 +18,10 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.tensors import is_capturing, memory_outside_graphs, uploaded, uploaded_vectors
+from tokendraw._torch.threads import one_thread
 from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_TOKEN_ID
+from tokendraw.parameters.batch_facts import RowKind
 from tokendraw.parameters.fields import FILTER_PREFIX, PARAMETERS, SLOT_FIELDS, integer
 from tokendraw.parameters.metadata import field_dtypes
 from tokendraw.parameters.params import EDITS, LARGEST_INT32, NO_EDITS, CheckedEdits, Edit
@@ -316,12 +322,65 @@ def _allocated(table: ListTable, device: torch.device) -> Tensor:
     return torch.full(table.shape, table.padding, dtype=table.dtype, device=device)
 
 
+_CONVERTED = [(name, field) for name, field in SLOT_FIELDS.items() if field.entries is not tuple]
+
+
+class SlotRequest(NamedTuple):
+    """The host's part of a request in a slot."""
+
+    params: Mapping[str, Any]
+    """Values by name, as stored in tensors."""
+    kind: RowKind
+    edits: CheckedEdits
+    edit_names: tuple[Edit, ...]
+    families: frozenset[str]
+    """Families of its lists, see :class:`tokendraw.edits.tables.ListTable`; none where it has nothing but numbers."""
+
+
+class TokenHistory(NamedTuple):
+    """The tokens of a new request. Numbers outside [0, V) are placeholders: tokens without an id."""
+
+    prompt: Tensor
+    """[n] int64 on the host, each in the range of an int32; so is ``output``."""
+    output: Tensor
+
+    @property
+    def num_tokens(self) -> int:
+        return self.prompt.shape[0] + self.output.shape[0]
+
+
+class Occurrences(NamedTuple):
+    """The ids that a new request names."""
+
+    distinct: Tensor
+    """[n] int32: ids in [0, V) of prompt and output, each once."""
+    counts: Tensor | None
+    """[m] int32: the entry of ``RequestTables.counts`` for each of ``flagged``; None: all are ``IN_PROMPT``."""
+    flagged: Tensor | None
+    """[m] int32: the ids of ``distinct`` and of edits, each once; None: the former alone."""
+
+
+class PackedRequest(NamedTuple):
+    """A request on the device of the slots, in int32."""
+
+    column: Tensor
+    """The small parameters, packed."""
+    tokens: Tensor
+    """[2 * n]: ``history`` and ``distinct``, with 0 behind it."""
+    num_distinct: int
+    lists: dict[str, Tensor]
+    """The vectors of :class:`Occurrences` and of ``SlotTensors.lists``, none of them empty, by name."""
+
+
 class SlotTensors:
-    """The tensors of all slots."""
+    """The tensors of all slots. A request goes to its slot in a single upload, and leaves no trace there."""
 
     @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
     def __init__(self, sizes: SlotSizes, device: torch.device) -> None:
         slots = sizes.num_slots
+        self._sizes = sizes
+        self._place_of_id = torch.empty(sizes.vocab_size, dtype=torch.int32, device="cpu")
+        """[V]: a place of each id in the list at hand; undefined for ids that are not in that list."""
         self.parameters = Parameters(slots, device)
         """The small parameters, those of ``tables`` and ``sampling``."""
         rows = self.parameters.rows
@@ -387,3 +446,149 @@ class SlotTensors:
     def num_bytes(self) -> int:
         others = (self.in_prompt, self.tokens, self.tables.counts, *self.parameters.tensors)
         return sum(tensor.nbytes for tensor in (*others, *self.tensors.values()))
+
+    def uploaded(self, request: SlotRequest, tokens: TokenHistory) -> PackedRequest:
+        num_tokens = tokens.num_tokens
+        with one_thread():
+            stored, in_vocabulary = self._without_placeholders(tokens)
+            ids = self._occurrences(request.edits, in_vocabulary)
+            num_distinct = ids.distinct.shape[0]
+            pieces = [self._column(request, tokens, num_distinct)]
+            if num_tokens:
+                history = torch.cat(stored) if stored.output.shape[0] else stored.prompt
+                pieces += (history.to(torch.int32), ids.distinct)
+            if num_distinct < num_tokens:
+                pieces.append(_filled(num_tokens - num_distinct, 0))
+            vectors = {"counts": ids.counts, "flagged": ids.flagged}
+            lists = {name: vector for name, vector in vectors.items() if vector is not None}
+            if request.families:
+                lists |= self._lists(request)
+            words = uploaded_vectors([*pieces, *lists.values()], self.device)
+        sizes = self.parameters.num_words, 2 * num_tokens, *map(len, lists.values())
+        column, of_tokens, *parts = words.split_with_sizes(sizes)
+        return PackedRequest(column, of_tokens, num_distinct, dict(zip(lists, parts, strict=True)))
+
+    def write(self, slot: int, request: PackedRequest) -> None:
+        column, tokens, num_distinct, lists = request
+        num_tokens = len(tokens) // 2
+        self.parameters.write(slot, column.view(torch.uint8))
+        if num_tokens:
+            self.tokens.select(1, slot).narrow(1, 0, num_tokens).copy_(tokens.view(2, num_tokens))
+        counts, flagged = lists.pop("counts", None), lists.pop("flagged", None)
+        if num_distinct or flagged is not None:
+            self.tables.counts.select(0, slot).index_add_(
+                0,
+                tokens.narrow(0, num_tokens, num_distinct) if flagged is None else flagged,
+                self.in_prompt.expand(num_distinct) if counts is None else counts,
+            )
+        for name, piece in lists.items():
+            table = self.tensors[name]
+            row = table[slot] if table.dim() == 2 else table[slot].view(-1)
+            row[: piece.shape[0]].copy_(piece.view(table.dtype) if table.is_floating_point() else piece)
+
+    def clean(self, slot: int, request: SlotRequest) -> None:
+        # As fast as to look for the few ids that have a count: a single launch, and little memory.
+        self.tables.counts.select(0, slot).zero_()
+        self.tokens.select(1, slot).zero_()
+        self.parameters.write(slot, self.parameters.at_rest)
+        for name, table in self.lists.items() if request.families else ():
+            if table.family in request.families:
+                self.tensors[name][slot].fill_(table.padding)
+
+    def _column(self, request: SlotRequest, tokens: TokenHistory, num_distinct: int) -> Tensor:
+        params = request.params
+        values: dict[str, Any] = {
+            **VALUES_AT_REST,
+            **params,
+            **{name: field.entries([params[field.source]])[0] for name, field in _CONVERTED},
+            "num_tokens": tokens.num_tokens,
+            "num_distinct": num_distinct,
+            "limit": self._sizes.max_tokens,
+            "num_prompt": tokens.prompt.shape[0],
+        }
+        if request.edit_names:
+            values |= columns_of(request.edits)
+        return self.parameters.packed(values)
+
+    def _occurrences(self, edits: CheckedEdits, tokens: TokenHistory) -> Occurrences:
+        prompt, output = tokens
+        ends = {word[-1] for word in edits.bad_words}
+        flags = [HAS_BIAS] * len(edits.bias) + [IS_STOP] * len(edits.stop_ids) + [ENDS_BAD_WORD] * len(ends)
+        num_prompt, num_output = prompt.shape[0], output.shape[0]
+        if not num_output and not flags:
+            return Occurrences(self._distinct(prompt)[0] if num_prompt else _filled(0, 0), None, None)
+        ids = torch.cat((prompt, output, host_ids([*edits.bias, *edits.stop_ids, *ends])))
+        distinct, is_kept = self._distinct(ids)
+        places = self._place_of_id.index_select(0, ids)
+        steps = _filled(num_output + len(flags), ONE_OUTPUT)
+        if flags:
+            steps[num_output:] = torch.frombuffer(array("i", flags), dtype=torch.int32)
+        counts = _filled(ids.shape[0], 0)
+        counts.index_fill_(0, places[:num_prompt].to(torch.int64), IN_PROMPT)
+        counts.index_add_(0, places[num_prompt:], steps)
+        counts = counts.masked_select(is_kept)
+        if not flags:
+            return Occurrences(distinct, counts, None)
+        return Occurrences(distinct[(counts & OCCURRENCES) != 0], counts, distinct)
+
+    def _without_placeholders(self, tokens: TokenHistory) -> tuple[TokenHistory, TokenHistory]:
+        """Return the tokens as stored, -1 for a number that is no int32, and the tokens in [0, V)."""
+        last = self._sizes.vocab_size - 1
+        if are_within(tokens.prompt, 0, last) and are_within(tokens.output, 0, last):
+            return tokens, tokens
+        stored = TokenHistory(*[torch.where((ids >= -1) & (ids <= LARGEST_INT32), ids, -1) for ids in tokens])
+        return stored, TokenHistory(*[ids[(ids >= 0) & (ids <= last)] for ids in tokens])
+
+    def _distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each id once as int32, and whether a place [n] is the one of its id in ``_place_of_id``."""
+        places = torch.arange(ids.shape[0], dtype=torch.int32, device="cpu")
+        self._place_of_id.scatter_(0, ids, places)
+        is_kept = self._place_of_id.index_select(0, ids) == places
+        return ids.masked_select(is_kept).to(torch.int32), is_kept
+
+    def _lists(self, request: SlotRequest) -> dict[str, Tensor]:
+        """Return the lists with entries, in words of 32 bits each, by the names of ``SlotTensors.lists``."""
+        edits, width = request.edits, self._sizes.max_bad_word_len
+        lists = {FILTER_PREFIX + name: array("f", (value,)) for name, value in request.params["filters"]}
+        lists[GIVEN_IDS] = array("i", request.params[GIVEN_IDS])
+        if request.edit_names:
+            right_aligned = [(*[-1] * (width - len(word)), *word) for word in edits.bad_words]
+            lists |= {
+                "bias_ids": array("i", edits.bias),
+                "bias": array("f", edits.bias.values()),
+                "stop_ids": array("i", edits.stop_ids),
+                "bad_words": array("i", chain.from_iterable(right_aligned)),
+                "bad_lens": array("i", map(len, edits.bad_words)),
+                "dry_breakers": array("i", edits.dry_breakers),
+                "thinking_start": array("i", edits.thinking_start),
+                "thinking_end": array("i", edits.thinking_end),
+            }
+        used = {name: entries for name, entries in lists.items() if entries}
+        pieces = {name: torch.frombuffer(entries, dtype=torch.int32) for name, entries in used.items()}
+        if edits.allowed:
+            pieces["allowed"] = _bit_mask(host_ids(edits.allowed), self._sizes.num_words)
+        return pieces
+
+
+def _filled(size: int, value: int) -> Tensor:
+    return torch.full((size,), value, dtype=torch.int32, device="cpu")
+
+
+def _bit_mask(ids: Tensor, num_words: int) -> Tensor:
+    """Return words of 32 bits, with bit i % 32 of word i // 32 set for each id i of ``ids``."""
+    is_allowed = torch.zeros(32 * num_words, dtype=torch.int64, device="cpu").index_fill_(0, ids, 1)
+    return (is_allowed.view(-1, 32) << torch.arange(32, device="cpu")).sum(1).to(torch.int32)
+
+
+def are_within(ids: Tensor, least: int, largest: int) -> bool:
+    if not ids.shape[0]:
+        return True
+    first, last = ids.aminmax()
+    return least <= first.item() and last.item() <= largest
+
+
+_NO_IDS = torch.empty(0, dtype=torch.int64, device="cpu")
+
+
+def host_ids(values: Sequence[int]) -> Tensor:
+    return torch.frombuffer(array("q", values), dtype=torch.int64) if values else _NO_IDS

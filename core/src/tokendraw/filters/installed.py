@@ -169,19 +169,21 @@ def _look() -> list[tuple[InstalledFilter, Filter | None]]:
     ours = {d.name: d.distribution for d in declarations(FILTER_GROUP) if d.distribution == _OWN_DISTRIBUTION}
     loaded = []
     for extension, rule in find_extensions(FILTER_GROUP, _checked, ours):
-        facts: dict[str, Any] = {}
+        read: dict[str, Any] = {}
         if rule is not None:
             summary = str(rule.summary or type(rule).__doc__ or "").strip().partition("\n")[0]
-            facts = {"moments": rule.moments, "summary": printable(summary)}
-        loaded.append((InstalledFilter(**vars(extension), **facts), rule))
+            read = {"moments": rule.moments, "summary": printable(summary)}
+        loaded.append((InstalledFilter(**vars(extension), **read), rule))
     return loaded
 
 
-def _checked(kind: Any, name: str, value: str) -> Filter:
-    if not (isinstance(kind, type) and issubclass(kind, Filter)):
-        found = f"the class {printable(kind.__name__)}" if isinstance(kind, type) else type_name(kind)
+def _checked(declared: Any, name: str, value: str) -> Filter:
+    if not (isinstance(declared, type) and issubclass(declared, Filter)):
+        found = (
+            f"the class {printable(declared.__name__)}" if isinstance(declared, type) else type_name(declared)
+        )
         raise PluginError(f"{value!r} needs to be a subclass of tokendraw.filters.Filter, found {found}")
-    rule = kind()
+    rule = declared()
     if getattr(rule, "name", None) != name:
         found = format_value(getattr(rule, "name", None))
         raise PluginError(f"{value!r} needs the name of its entry point, {name!r}, found {found}")
@@ -191,6 +193,6 @@ def _checked(kind: Any, name: str, value: str) -> Filter:
         )
     if isinstance(rule.off, bool) or not isinstance(rule.off, (int, float)):
         raise PluginError(f"'off' of {value!r} needs a number, found {format_value(rule.off)}")
-    if kind.floor is Filter.floor:
+    if declared.floor is Filter.floor:
         raise PluginError(f"{value!r} needs the method floor, found none")
     return rule

@@ -13,15 +13,18 @@ import functools
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from tokendraw.backends.description import (
+    DRAFT_KINDS,
+    VERIFY_MODES,
     Capabilities,
     DraftKind,
     HostCapabilities,
     Need,
     Operation,
     Requirement,
+    VerifyMode,
 )
 from tokendraw.backends.discovery.discover import find_extensions, sources
 from tokendraw.backends.discovery.entry_points import OPERATION_GROUP
@@ -122,11 +125,6 @@ def _checked(record: Any, name: str, value: str) -> Operation:
 
 
 # The records of the operations on rows of logits.
-
-VerifyMode: TypeAlias = Literal["rejection", "coupled", "block"]
-
-VERIFY_MODES: tuple[VerifyMode, ...] = ("rejection", "coupled", "block")
-DRAFT_KINDS: tuple[DraftKind, ...] = ("probs", "logits", "chosen")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,55 +3,47 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tokendraw._torch.importing import untraced
-from tokendraw._torch.tensors import is_capturing
-from tokendraw.backends.description import Capabilities, DraftKind, Need, Operation
-from tokendraw.backends.resolution.candidate import Resolution
-from tokendraw.calls.call import OutputCheck, check_type
-from tokendraw.calls.dispatch import Provider, provider_method
-from tokendraw.calls.rows import (
-    PEAK,
-    LogitsForm,
-    RowCall,
-    check_logits,
-    check_metadata,
-    has_form,
-    proof_logits,
-    proof_output,
-    proof_params,
-)
-from tokendraw.calls.warmup import Batches, checked_choices, checked_integer, warm_up
-from tokendraw.errors import InvalidInputError, InvalidParameterError, PluginError, one_of
-from tokendraw.operations import (
+from tokendraw.backends.description import (
     DRAFT_KINDS,
+    VERIFY_MODES,
+    Capabilities,
+    DraftKind,
+    Need,
+    Operation,
+    VerifyMode,
+)
+from tokendraw.backends.resolution.candidate import Resolution
+from tokendraw.calls.dispatch import Provider, provider_method
+from tokendraw.calls.rows import RowCall, Verify
+from tokendraw.calls.warmup import Batches, checked_choices, checked_integer, warm_up
+from tokendraw.errors import PluginError
+from tokendraw.operations import (
     SAMPLE,
     SCORE,
     VERIFY,
-    VERIFY_MODES,
     SamplerBackend,
     ScorerBackend,
     VerifierBackend,
     VerifyCapabilities,
-    VerifyMode,
 )
-from tokendraw.output import PAD_TOKEN_ID, SamplerOutput, ScoreOutput, VerifyOutput
+from tokendraw.output import SamplerOutput, ScoreOutput, VerifyOutput
 from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.fields import FILTER_PARAMETERS
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.parameters.params import SamplingParams
-from tokendraw.speculative import rows_of_requests
 
 # What users call.
 
 
-def sample(logits: Tensor, metadata: SamplingMetadata, *, shard: None = None) -> RowCall:
+def sample(logits: Tensor, metadata: SamplingMetadata) -> RowCall:
     """Draw a token for each row.
 
     Waits for the device only where the sampler does (``Capabilities.sync_free``), or with ``TOKENDRAW_DEBUG=1``.
@@ -62,17 +54,11 @@ def sample(logits: Tensor, metadata: SamplingMetadata, *, shard: None = None) ->
 
     :param logits: [B, V] float32, bfloat16 or float16, any row stride.
     :param metadata: the parameters of the B rows, on the same device.
-    :param shard: not taken any more: gather the logits of all ranks.
     :raises InvalidInputError: a ValueError, before anything is launched.
     :raises SamplerUnavailableError: no sampler here serves rows that the batch may hold, or the one that does failed.
     :raises PluginError: an output has the wrong type, shape, dtype or device, ``TOKENDRAW_DEBUG=1`` found another
         fault, or a sampler raised what would end the program.
     """
-    if shard is not None:
-        raise TypeError(
-            "'sample' takes no shard any more: gather the logits of all ranks, as with "
-            "torch.distributed.all_gather_into_tensor, and draw from whole rows."
-        )
     return RowCall(logits, metadata)
 
 
@@ -121,159 +107,6 @@ def score(logits: Tensor, token_ids: Tensor, metadata: SamplingMetadata) -> RowC
     :param metadata: the parameters of the L rows, on the same device.
     """
     return RowCall(logits, metadata, token_ids)
-
-
-# A verification.
-
-_TENSORS = ("draft_token_ids", "cu_num_logits", "draft_probs", "draft_logits")
-_Rows: TypeAlias = tuple[Tensor, Tensor, Tensor | None]
-
-
-class Verify(RowCall):
-    """Logits [L, V] of the target, the drafts to verify, and parameters, an entry a request or a row."""
-
-    __slots__ = ("drafts", "mode")
-
-    hint_field: ClassVar[str] = "SamplingMetadata.facts or Drafts"
-
-    def __init__(
-        self, target_logits: Tensor, drafts: Drafts, metadata: SamplingMetadata, mode: VerifyMode
-    ) -> None:
-        super().__init__(target_logits, metadata)
-        self.drafts = drafts
-        self.mode = mode
-
-    def check(self, device: torch.device, need: Need) -> None:
-        target_logits, drafts, metadata = self.logits, self.drafts, self.metadata
-        check_logits("target_logits", target_logits, device)
-        mend = "Pass Drafts.from_lists(draft_token_ids, device=...)."
-        check_type("drafts", drafts, Drafts, mend)
-        check_metadata("target_logits", target_logits, metadata, need)
-        if self.mode not in VERIFY_MODES:
-            needed = one_of(VERIFY_MODES)
-            raise InvalidParameterError(f"'mode' needs {needed}, found {self.mode!r}. Pass one of these.")
-        drafts.check(target_logits)
-        rows, found = target_logits.shape[0], metadata.num_rows
-        if found not in (None, rows, drafts.num_requests):
-            raise InvalidInputError(
-                f"'metadata' needs one entry a request, {drafts.num_requests}, or one a row of 'target_logits', "
-                f"{rows}, found {found}."
-            )
-
-    def check_values(self) -> None:
-        super().check_values()
-        self.drafts.check_values()
-
-    def tensors(self) -> dict[str, Tensor]:
-        of_drafts = {name: getattr(self.drafts, name) for name in _TENSORS}
-        given = {name: tensor for name, tensor in of_drafts.items() if tensor is not None}
-        return {"target_logits": self.logits, **given}
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        fields: dict[str, Any] = {name: tensors[name] for name in _TENSORS if name in tensors}
-        drafts = replace(self.drafts, **fields)
-        return type(self)(tensors["target_logits"], drafts, self.metadata, self.mode)
-
-    def signature(self) -> Hashable:
-        drafts = self.drafts
-        ids, offsets, logits = drafts.draft_token_ids, drafts.cu_num_logits, drafts.draft_logits
-        dtypes = ids.dtype, offsets.dtype, None if logits is None else logits.dtype
-        return super().signature(), self.mode, drafts.kind, ids.dim(), dtypes, drafts.max_drafts.bit_length()
-
-    @property
-    def num_rows(self) -> int:
-        return 0
-
-    def cached_check(self, key: object) -> OutputCheck | None:
-        if type(self.drafts) is not Drafts or type(self.metadata) is not SamplingMetadata:
-            return None
-        # The first is the memo of the metadata.
-        checked: tuple[dict[Hashable, Any], VerifyMode, LogitsForm, OutputCheck] | None
-        checked = self.drafts.memo.get(key)
-        if checked is None or checked[0] is not self.metadata.memo or checked[1] != self.mode:
-            return None
-        return checked[3] if has_form(self.logits, checked[2]) else None
-
-    def cache_check(self, key: object, check: OutputCheck) -> None:
-        drafts, logits = self.drafts, self.logits
-        if drafts.num_rows is None and drafts.cu_num_logits.is_cpu:
-            return  # their values are checked in every call
-        form = logits.shape, logits.dtype, logits.device
-        drafts.memo[key] = self.metadata.memo, self.mode, form, check
-
-    def run(self, backend: Any) -> Any:
-        metadata = by_row(self.metadata, self.drafts, self.logits.shape[0])
-        return backend.verify(self.logits, self.drafts, metadata, mode=self.mode)
-
-    def output_check(self, need: Need) -> OutputCheck:
-        requests = self.drafts.num_requests
-        tokens = "token_ids", (requests, self.drafts.max_drafts + 1), torch.int64
-        others = ("num_accepted", (requests,), torch.int32), ("valid", (requests,), torch.bool)
-        return self.output_form(VerifyOutput, (tokens, *others), need).wrong
-
-    def wrong_tokens(self, output: VerifyOutput) -> str | None:
-        drafts, vocab_size = self.drafts, self.vocab_size
-        first, ids = drafts.cu_num_logits.tolist(), drafts.draft_token_ids.tolist()
-        chains = zip(output.token_ids.tolist(), output.num_accepted.tolist(), strict=True)
-        for b, (tokens, accepted) in enumerate(chains):
-            count = first[b + 1] - first[b] - 1
-            if not 0 <= accepted <= count:
-                of_all = f"request {b} of {drafts.num_requests}"
-                return f"num_accepted in [0, {count}], found {accepted} for {of_all}"
-            start = first[b] - b
-            proposed = ids[b] if drafts.draft_token_ids.dim() == 2 else ids[start : start + accepted]
-            for token, draft_id in zip(tokens[:accepted], proposed, strict=False):
-                if token != draft_id:
-                    return f"the accepted drafts, found token {token} for draft {draft_id} of request {b}"
-            for i, token in enumerate(tokens):
-                if i <= accepted and not 0 <= token < vocab_size:
-                    return (
-                        f"token_ids in [0, {vocab_size}) up to the last token of a request, found {token} as token "
-                        f"{i} of the {accepted + 1} of request {b}"
-                    )
-                if i > accepted and token != PAD_TOKEN_ID:
-                    return (
-                        f"token_ids {PAD_TOKEN_ID} behind the last token of a request, found {token} behind the "
-                        f"{accepted + 1} of request {b}"
-                    )
-        return None
-
-
-def by_row(metadata: SamplingMetadata, drafts: Drafts, rows: int) -> SamplingMetadata:
-    """Make metadata of rows, also from metadata of requests with the position of each request's first row."""
-    if metadata.num_rows in (None, rows):
-        return metadata
-    request, offset, steps = _rows_of_requests(drafts, rows)
-    positions = metadata.positions
-    if positions is not None and steps is not None:
-        positions = torch.add(positions.unsqueeze(1), steps).view(-1)  # one launch
-    elif positions is not None:
-        positions = positions.index_select(0, request)
-        positions = (positions if positions.dtype is torch.int64 else positions.to(torch.int64)).add_(offset)
-    slot = metadata.row_index
-    return metadata.for_rows(request if slot is None else slot.index_select(0, request), positions)
-
-
-def _rows_of_requests(drafts: Drafts, rows: int) -> _Rows:
-    """Find the request of each row, and its index within the request: [L] each, computed once for unchanged offsets.
-
-    Inside of a CUDA graph both are computed, so that replays follow changes of ``cu_num_logits``.
-
-    :returns: and the steps of any request, [K + 1] int64, where all requests have K drafts.
-    """
-    offsets = drafts.cu_num_logits
-    if is_capturing() or offsets.is_inference():  # torch does not count changes of inference tensors
-        return *rows_of_requests(offsets, rows), None
-    stream = torch.cuda.current_stream(offsets.device) if offsets.is_cuda else None
-    state: Hashable = rows, offsets._version, stream
-    known: tuple[Hashable, _Rows] | None = drafts.memo.get("rows of requests")
-    if known is None or known[0] != state:
-        width, steps = drafts.max_drafts + 1, None
-        if drafts.is_uniform and rows == drafts.num_requests * width:
-            steps = torch.arange(width, device=offsets.device)
-        known = state, (*rows_of_requests(offsets, rows), steps)
-        drafts.memo["rows of requests"] = known
-    return known[1]
 
 
 # What ``load`` returns.
@@ -410,18 +243,53 @@ class Sampler(SampleProvider, VerifyProvider, ScoreProvider):
 
 # Proofs.
 
+_PEAK = 100.0
+"""Logit that leaves exp(-100) of the mass for all other tokens."""
+_VOCAB_SIZE = 2048  # two tiles of the two-level draw
+
+
+def _proof_logits(rows: int, capabilities: Capabilities, device: torch.device, need: Need) -> torch.Tensor:
+    """Make logits [rows, V] of 0 in a needed or advertised dtype."""
+    vocab_size = min(_VOCAB_SIZE, capabilities.max_vocab_size or _VOCAB_SIZE)
+    dtype = getattr(torch, need.dtype or (*capabilities.dtypes, "float32")[0])
+    return torch.zeros(rows, vocab_size, dtype=dtype, device=device)
+
+
+def _proof_params(capabilities: Capabilities, need: Need) -> SamplingParams:
+    """Make parameters for two equally likely tokens, within the advertised capabilities.
+
+    Where kernels are compiled on demand for a dtype that nobody named they ask for nothing, which compiles least.
+    """
+    if capabilities.compiles_on_demand and need.dtype is None:
+        return SamplingParams()
+    served = {name for name, _ in capabilities.filters}
+    filters = {p.name: p.example for p in FILTER_PARAMETERS if p.name in served}
+    if "top_k" in filters:
+        filters["top_k"] = 2
+    orders = [order for order in need.filter_orders if order in capabilities.filter_orders]
+    two_filters: dict[str, Any] = dict([*filters.items()][:2])  # a third one could need another kernel
+    return SamplingParams(**two_filters, filter_order=(*orders, "top_k_first")[0])
+
+
+def _proof_output(call: RowCall, backend: Any, need: Need) -> Any:
+    output = call.run(backend)
+    wrong = call.output_check(need)(output)
+    if wrong is not None:
+        raise PluginError(f"the proof draw needs {wrong}")
+    return output
+
 
 def _prove_sampler(backend: SamplerBackend, offered: Capabilities, device: torch.device, need: Need) -> None:
     """Draw from two rows: all mass on a middle token, and half of it on the first and last token each."""
-    logits = proof_logits(2, offered, device, need)
+    logits = _proof_logits(2, offered, device, need)
     vocab_size = logits.shape[1]
     expected = [{vocab_size // 2}, {0, vocab_size - 1}]
     for row, tokens in enumerate(expected):
-        logits[row, sorted(tokens)] = PEAK
+        logits[row, sorted(tokens)] = _PEAK
     pristine = logits.clone()
-    params = [proof_params(offered, need)] * 2  # equal, so that a scalar filter can serve both
+    params = [_proof_params(offered, need)] * 2  # equal, so that a scalar filter can serve both
     metadata = SamplingMetadata.from_params(params, device=device)
-    output = proof_output(RowCall(logits, metadata), backend, need)
+    output = _proof_output(RowCall(logits, metadata), backend, need)
     for row, (token, allowed) in enumerate(zip(output.token_ids.tolist(), expected, strict=True)):
         if token not in allowed:
             raise PluginError(
@@ -438,19 +306,19 @@ def _prove_verifier(
     backend: VerifierBackend, capabilities: VerifyCapabilities, device: torch.device, need: Need
 ) -> None:
     """Verify the drafts of two requests: a certain token, and an impossible token."""
-    logits = proof_logits(4, capabilities, device, need)
+    logits = _proof_logits(4, capabilities, device, need)
     vocab_size = logits.shape[1]
     peak = vocab_size // 2
-    logits[:, peak] = PEAK
+    logits[:, peak] = _PEAK
     probs = torch.zeros(2, vocab_size, device=device, dtype=torch.float32)
     probs[0, peak] = probs[1, 0] = 1.0
     kind = "probs" if "probs" in capabilities.draft_kinds else (*capabilities.draft_kinds, "chosen")[0]
-    draft_logits = probs.mul(PEAK).to(logits.dtype)
+    draft_logits = probs.mul(_PEAK).to(logits.dtype)
     distributions = {"probs": {"draft_probs": probs}, "logits": {"draft_logits": draft_logits}}
     drafts = Drafts.from_lists([[peak], [0]], device=device, **distributions.get(kind, {}))
-    metadata = SamplingMetadata.from_params([proof_params(capabilities, need)] * 4, device=device)
+    metadata = SamplingMetadata.from_params([_proof_params(capabilities, need)] * 4, device=device)
     mode = (*capabilities.verify_modes, "rejection")[0]
-    output = proof_output(verify(logits, drafts, metadata, mode=mode), backend, need)
+    output = _proof_output(verify(logits, drafts, metadata, mode=mode), backend, need)
     found = (output.token_ids.tolist(), output.num_accepted.tolist())
     if found != ([[peak, peak], [peak, -1]], [1, 0]):
         raise PluginError(
@@ -461,13 +329,13 @@ def _prove_verifier(
 
 def _prove_scorer(backend: ScorerBackend, offered: Capabilities, device: torch.device, need: Need) -> None:
     """Score a certain token, and one of two equally likely tokens."""
-    logits = proof_logits(2, offered, device, need)
+    logits = _proof_logits(2, offered, device, need)
     peak = logits.shape[1] // 2
-    logits[:, peak] = PEAK
-    logits[1, 0] = PEAK
+    logits[:, peak] = _PEAK
+    logits[1, 0] = _PEAK
     token_ids = torch.tensor([peak, 0], device=device, dtype=torch.int64)
     metadata = SamplingMetadata.from_params([SamplingParams()] * 2, device=device)
-    output = proof_output(score(logits, token_ids, metadata), backend, need)
+    output = _proof_output(score(logits, token_ids, metadata), backend, need)
     expected_values = [0.0, math.log(2.0)]
     found_values = output.entropy.tolist()
     if need.logprobs_mode.endswith("logprobs"):

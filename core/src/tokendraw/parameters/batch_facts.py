@@ -178,11 +178,11 @@ _WITHOUT: dict[str, tuple[str, Any]] = {
     "seed": ("any_seeded", False),
     "top_k": ("max_top_k", 0),
     "logprob_token_ids": ("max_logprob_token_id", -1),
-    **{p.name: (p.fact, False) for p in FILTER_PARAMETERS if p.kind == "real"},
+    **{p.name: (p.fact, False) for p in FILTER_PARAMETERS if p.value_type == "real"},
     **{order: (f"any_{order}", False) for order in ORDERS},
 }
 """By tensor: the fact that is known without it, and its value then."""
-_REAL_FILTERS = [(i, p.fact) for i, p in enumerate(FILTER_PARAMETERS) if p.kind == "real"]
+_REAL_FILTERS = [(i, p.fact) for i, p in enumerate(FILTER_PARAMETERS) if p.value_type == "real"]
 _TOP_K, _TOP_P = ([p.name for p in FILTER_PARAMETERS].index(name) for name in ("top_k", "top_p"))
 
 
@@ -261,7 +261,7 @@ def row_kinds(columns: Columns) -> Iterable[RowKind]:
     return zip(
         [value == 0.0 for value in columns["temperature"]],
         *[
-            _are_other(columns[p.name], p.neutral) if p.kind == "real" else columns[p.name]
+            _are_other(columns[p.name], p.neutral) if p.value_type == "real" else columns[p.name]
             for p in FILTER_PARAMETERS
         ],
         [seed is not None for seed in columns["seed"]],

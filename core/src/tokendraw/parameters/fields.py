@@ -15,7 +15,7 @@ from tokendraw.backends.description import FILTER_ORDERS, Filter
 from tokendraw.errors import InvalidParameterError, format_value, type_name
 
 _T = TypeVar("_T")
-FieldKind: TypeAlias = Literal["real", "integer", "flag"]
+ValueType: TypeAlias = Literal["real", "integer", "flag"]
 Columns: TypeAlias = Mapping[str, Sequence[Any]]
 """Parameters of a batch by name, in the order of :data:`COLUMNS`: an entry a request each."""
 _Convert: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
@@ -25,7 +25,7 @@ class Parameter(NamedTuple):
     """A number in :class:`tokendraw.SamplingParams`, and a tensor in :class:`tokendraw.SamplingMetadata`."""
 
     name: str
-    kind: FieldKind
+    value_type: ValueType
     least: float
     largest: float
     needed: str
@@ -57,7 +57,7 @@ class Parameter(NamedTuple):
     def read(self, value: Any, row: int | str | None) -> Any:
         if value is None and self.is_optional:
             return None
-        check = real if self.kind == "real" else integer
+        check = real if self.value_type == "real" else integer
         checked = check(self.name, value, row, self.least, self.largest, self.needed)
         lowest, highest = self.as_is
         return checked if lowest <= checked <= highest else self.stored(checked)
@@ -68,12 +68,14 @@ class Parameter(NamedTuple):
         if not given:
             return values
         types = {*map(type, given)}
-        if not (types <= {float, int} if self.kind == "real" else types == {int}):
+        if not (types <= {float, int} if self.value_type == "real" else types == {int}):
             return None
         least, largest = min(given), max(given)
         if not (self.least <= least and largest <= self.largest):
             return None
-        if self.kind == "real" and math.isnan(sum(given)):  # a NaN gets past the comparisons of min and max
+        if self.value_type == "real" and math.isnan(
+            sum(given)
+        ):  # a NaN gets past the comparisons of min and max
             return None
         lowest, highest = self.as_is
         if lowest <= least and largest <= highest:
@@ -85,7 +87,7 @@ _MAX_FLOAT = sys.float_info.max
 LARGEST_FLOAT32 = 3.4028234663852886e38
 _MAX_TOP_K = 2**62  # an int64 with room above; any k >= V is off
 _MAX_LOGPROBS = 2**31 - 1  # an int32; any N >= V is V
-_Range: TypeAlias = tuple[FieldKind, float, float, str, float]
+_Range: TypeAlias = tuple[ValueType, float, float, str, float]
 _OFF_AT_0: _Range = ("real", 0.0, 1.0, "a number in [0, 1] (0: off)", 0.0)
 _OFF_AT_1: _Range = ("real", math.ulp(0.0), 1.0, "a number in (0, 1] (1: off)", 1.0)
 
@@ -144,7 +146,7 @@ FILTER_PREFIX = "filters."
 class SlotField(NamedTuple):
     """A tensor in :class:`tokendraw.SamplingMetadata` with an entry a slot."""
 
-    kind: FieldKind
+    value_type: ValueType
     source: str
     """Field of :class:`tokendraw.SamplingParams`."""
     fact: str
@@ -160,7 +162,7 @@ def _marks(order: str) -> _Convert:
 
 
 SLOT_FIELDS: dict[str, SlotField] = {
-    **{p.name: SlotField(p.kind, p.name, p.fact, p.quick) for p in PARAMETERS if not p.is_optional},
+    **{p.name: SlotField(p.value_type, p.name, p.fact, p.quick) for p in PARAMETERS if not p.is_optional},
     "seed": SlotField("integer", "seed", "any_seeded", None, lambda seeds: [seed or 0 for seed in seeds]),
     "seeded": SlotField(
         "flag", "seed", "any_seeded", False, lambda seeds: [seed is not None for seed in seeds]

@@ -37,7 +37,9 @@ _ANYTHING = BatchFacts()
 _SLOT_TENSORS = (*SLOT_FIELDS, "logprob_token_ids")
 _ROW_FIELDS = ("positions", "row_index")
 _TENSORS = (*_SLOT_TENSORS, *_ROW_FIELDS)
-_KINDS = {name: field.kind for name, field in SLOT_FIELDS.items()} | dict.fromkeys(_ROW_FIELDS, "integer")
+_VALUE_TYPES = {name: field.value_type for name, field in SLOT_FIELDS.items()} | dict.fromkeys(
+    _ROW_FIELDS, "integer"
+)
 """The kinds of the tensors that are vectors; those of filters from moments are real."""
 _COMMON = {p.name for p in PARAMETERS if p.is_common and not p.is_optional}
 MAX_POSITION = 2**63 - 1
@@ -304,7 +306,7 @@ def field_dtypes(device_type: str) -> dict[str, torch.dtype]:
     """Return the dtype of each field with an entry a slot, on devices of a type."""
     real = torch.float32 if device_type == "mps" else torch.float64  # so that 0.9 stays 0.9
     dtypes = {"real": real, "integer": torch.int64, "flag": torch.bool}
-    return {name: dtypes[field.kind] for name, field in SLOT_FIELDS.items()}
+    return {name: dtypes[field.value_type] for name, field in SLOT_FIELDS.items()}
 
 
 def _slot_columns(columns: Columns, facts: BatchFacts, device: torch.device) -> dict[str, Column]:
@@ -336,12 +338,12 @@ def check_form(name: str, tensor: Tensor) -> None:
         check_integers(name, tensor)
         return
     check_vector(name, tensor, "Pass a tensor with an entry for each, or use SamplingMetadata.from_params.")
-    kind = _KINDS.get(name, "real")
-    if kind == "integer":
+    value_type = _VALUE_TYPES.get(name, "real")
+    if value_type == "integer":
         check_integers(name, tensor)
-    elif kind == "real" and not tensor.is_floating_point():
+    elif value_type == "real" and not tensor.is_floating_point():
         raise InvalidInputError(f"'{name}' needs a floating-point dtype, found {tensor.dtype}.")
-    elif kind == "flag" and tensor.dtype != torch.bool:
+    elif value_type == "flag" and tensor.dtype != torch.bool:
         raise InvalidInputError(f"'{name}' needs dtype torch.bool, found {tensor.dtype}.")
 
 

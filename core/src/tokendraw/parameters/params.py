@@ -192,7 +192,7 @@ def check_columns(params: Iterable[SamplingParams], *, may_edit: bool = False) -
     requests = list(each("params", params, "SamplingParams"))
     if not requests:
         return dict.fromkeys(COLUMNS, ())
-    if all(issubclass(kind, SamplingParams) for kind in {*map(type, requests)}):
+    if all(issubclass(each_type, SamplingParams) for each_type in {*map(type, requests)}):
         by_field = zip(*map(_draw_values, requests), strict=True)
         columns: dict[str, Any] = dict(zip(COLUMNS, by_field, strict=True))
         found = ((p.name, p.read_column(columns[p.name])) for p in PARAMETERS)

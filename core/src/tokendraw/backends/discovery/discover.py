@@ -125,8 +125,8 @@ class Discovery:
         if candidate.state is not State.AVAILABLE:
             return candidate
         try:
-            facts: Any = {"operation": operation.name, "host": self.host, "need": need}
-            reason = guarded("tokendraw_probe", lambda: relay.tokendraw_probe(**facts))
+            arguments: Any = {"operation": operation.name, "host": self.host, "need": need}
+            reason = guarded("tokendraw_probe", lambda: relay.tokendraw_probe(**arguments))
         except PluginError as error:
             return replace(candidate, state=State.BROKEN, reason=str(error))
         if reason is None:
@@ -178,8 +178,8 @@ def _hooks(candidate: Candidate) -> pluggy.HookRelay:
     value = candidate.entry_point
     plugin = _imported(entry_points.PLUGIN_GROUP, candidate)
     if inspect.isclass(plugin):
-        kind = printable(plugin.__name__)
-        raise PluginError(f"{value!r} needs to be a plugin object, found the class {kind}; add ()")
+        name = printable(plugin.__name__)
+        raise PluginError(f"{value!r} needs to be a plugin object, found the class {name}; add ()")
     manager = pluggy.PluginManager(_PROJECT)
     manager.add_hookspecs(HookSpecs)
     guarded(f"registering {value!r}", lambda: manager.register(plugin, candidate.name))
@@ -274,7 +274,7 @@ def _require(fits: bool, subject: str, needed: str, value: object) -> None:
 
 def check_identity(info: object, name: str) -> PluginInfo:
     if not isinstance(info, PluginInfo):
-        found = _kind(info)
+        found = _type_name(info)
         raise PluginError(f"tokendraw_describe needs to return a tokendraw.plugin.PluginInfo, found {found}")
     _require(info.name == name, "PluginInfo.name", f"to be the entry point's name {name!r}", info.name)
     for field in ("api_version", "priority"):
@@ -300,7 +300,7 @@ def check_description(info: PluginInfo, type_of: CapabilitiesType) -> PluginInfo
     if isinstance(upstream, Upstream):
         check_upstream(upstream)
     elif upstream is not None:
-        found = _kind(upstream)
+        found = _type_name(upstream)
         raise PluginError(f"PluginInfo.upstream needs a tokendraw.plugin.Upstream or None, found {found}")
     return replace(info, operations=copies)
 
@@ -308,11 +308,11 @@ def check_description(info: PluginInfo, type_of: CapabilitiesType) -> PluginInfo
 def _capabilities(name: str, offered: object, type_of: CapabilitiesType) -> HostCapabilities:
     """Copy the capabilities of an operation; of an operation unknown to this core, the host's part alone."""
     if not is_printable(name, MAX_WORD_CHARS) or not isinstance(offered, HostCapabilities):
-        found = _kind(offered) if is_printable(name, MAX_WORD_CHARS) else format_value(name)
+        found = _type_name(offered) if is_printable(name, MAX_WORD_CHARS) else format_value(name)
         raise PluginError(f"PluginInfo.operations needs Capabilities by name, found {found}")
     declared = type_of(name)
     if not isinstance(offered, declared):
-        needed, found = declared.__name__, _kind(offered)
+        needed, found = declared.__name__, _type_name(offered)
         raise PluginError(f"PluginInfo.operations needs {needed} for the operation {name!r}, found {found}")
     values = {}
     for field, rule in rules_of(declared).items():
@@ -386,15 +386,15 @@ def _release(text: str) -> Version:
     return version
 
 
-def _parses(kind: Callable[[str], object], text: object) -> bool:
+def _parses(parse: Callable[[str], object], text: object) -> bool:
     if not is_printable(text, MAX_WORD_CHARS):
         return False
     try:
-        kind(str(text))
+        parse(str(text))
     except ValueError:  # as of packaging, and of a number with more digits than Python converts
         return False
     return True
 
 
-def _kind(value: object) -> str:
+def _type_name(value: object) -> str:
     return "None" if value is None else printable(type(value).__name__)

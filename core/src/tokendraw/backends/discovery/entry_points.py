@@ -74,7 +74,7 @@ def _distributions(group: str) -> Iterator[tuple[str, str, str, dict[str, str]]]
         if key not in copies or rank > copies[key][0]:
             entries = {entry_point.name: entry_point.value for entry_point in reversed(found)}
             copies[key] = rank, (owner, version, folder, entries)
-    return (facts for _, facts in copies.values())
+    return (copy for _, copy in copies.values())
 
 
 def _read(distribution: Any, field: str) -> str:

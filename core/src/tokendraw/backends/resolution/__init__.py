@@ -1,1 +1,1 @@
-"""Choose the plugin for an operation, purely, from frozen facts. Imports neither torch nor pluggy."""
+"""Choose the plugin for an operation, purely, from frozen records. Imports neither torch nor pluggy."""

@@ -1,4 +1,4 @@
-"""The findings of discovery and the decisions of resolution, as frozen facts to print or to compare.
+"""The findings of discovery and the decisions of resolution, as frozen records to print or to compare.
 
 At the end, from names alone: which of the found plugins may be imported, before any of their code runs.
 """
@@ -54,7 +54,7 @@ class Candidate(Extension):
     """A plugin that is installed, as far as it is known.
 
     ``state`` and ``reason`` are about one operation, host and need. Where ``info`` is there,
-    :func:`tokendraw.resolve` derives them anew from the facts below, so that candidates found here can be
+    :func:`tokendraw.resolve` derives them anew from the fields below, so that candidates found here can be
     resolved for another machine. Inherits the fields of :class:`Extension`.
 
     :ivar first_party: Whether tokendraw itself ships the plugin, by the name of its distribution.

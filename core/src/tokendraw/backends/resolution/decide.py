@@ -59,7 +59,7 @@ def decide(
     operation: Operation,
     companions: bool = True,
 ) -> Resolution:
-    """Decide from facts alone.
+    """Decide from the arguments alone.
 
     :param companions: whether another one may serve the rows that the chosen one cannot.
     :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
@@ -81,31 +81,30 @@ def decide(
         chosen = available[0]
     else:
         raise nothing_serves(assessed, operation.name, host, choice)
-    partial, companion, beyond = _companions(chosen, available if companions else (), operation, need)
+    beside, beyond = _companions(chosen, available if companions else (), operation, need)
     if choice.names is not None and companions:
-        pinned = [
-            _available(name, assessed, operation, host, choice) for name in choice.names[operation.name]
+        beside = [
+            _available(name, assessed, operation, host, choice) for name in choice.names[operation.name][1:]
         ]
-        partial, companion = pinned[1] if len(pinned) > 2 else None, pinned[-1] if len(pinned) > 1 else None
     offered = chosen.capabilities(operation.name)
-    if companion is None and (missing := checks.first_of(operation.default_checks, offered, host, need)):
+    if not beside and (missing := checks.first_of(operation.default_checks, offered, host, need)):
         raise explicit_refusal(missing, chosen.name, assessed, operation.name, host, choice)
     fallback = None
     if choice.sampler is None:
         fallback = fallback_warning(chosen, assessed, operation.name, host, choice)
-    untested = [text for c in (chosen, partial, companion) if c is not None and (text := untested_warning(c))]
+    untested = [text for c in (chosen, *beside) if (text := untested_warning(c))]
     return Resolution(
         operation=operation.name,
         host=host,
         need=need,
         choice=choice,
         chosen=chosen.name,
-        companion=companion.name if companion else None,
-        decisions=_decisions(assessed, chosen, (partial, companion), operation, choice),
+        companion=beside[-1].name if beside else None,
+        decisions=_decisions(assessed, chosen, beside, operation, choice),
         warnings=(*([fallback] if fallback else []), *untested),
         fallback=fallback,
         beyond=beyond,
-        partial_companion=partial.name if partial else None,
+        partial_companion=beside[0].name if len(beside) > 1 else None,
     )
 
 
@@ -119,37 +118,41 @@ def _available(
         if candidate.state is State.AVAILABLE:
             return candidate
     if not named:
-        raise unknown_name(name, assessed, operation.name, host, choice)
+        near = nearest(name, [c.name for c in assessed])
+        hint = "" if near is None else f", the nearest installed name is {near!r}"
+        reason = f"no plugin of that name is installed{hint}"
+        raise explicit_refusal(reason, name, assessed, operation.name, host, choice)
     first = min(named, key=lambda c: not c.first_party)
     raise explicit_refusal(str(first.reason), first.name, assessed, operation.name, host, choice)
 
 
 def _companions(
     chosen: Candidate, available: Sequence[Candidate], operation: Operation, need: HostNeed
-) -> tuple[Candidate | None, Candidate | None, tuple[str, ...]]:
+) -> tuple[list[Candidate], tuple[str, ...]]:
     """Find the companions for the rows or calls unsupported by the chosen candidate, and list their kinds.
 
-    Returns (the best candidate for some of the kinds that ranks before the chosen one, which the user named; the best
-    candidate for all of them; kinds). Where the first is the second, or the second is missing, the first is None.
+    The last companion is the best candidate for all of the kinds; without one there is none. Before it comes the best
+    one for some of the kinds, if that ranks before the chosen candidate, which the user named.
     """
     capabilities = chosen.capabilities(operation.name)
     kinds = operation.unsupported_kinds(capabilities, need)
-    partial, is_preferred = None, True
+    partial: list[Candidate] = []
+    is_preferred = True
     for other in available if kinds else ():
         offered = other.capabilities(operation.name)
         if other.name == chosen.name:
             is_preferred = False
         elif operation.covers(offered, capabilities, need):
-            return partial, other, kinds
+            return [*partial[:1], other], kinds
         elif is_preferred and not set(kinds) <= set(operation.unsupported_kinds(offered, need)):
-            partial = partial or other
-    return None, None, kinds
+            partial.append(other)
+    return [], kinds
 
 
 def _decisions(
     assessed: Sequence[Candidate],
     chosen: Candidate,
-    companions: tuple[Candidate | None, Candidate | None],
+    companions: Sequence[Candidate],
     operation: Operation,
     choice: Choice,
 ) -> tuple[Decision, ...]:
@@ -169,7 +172,7 @@ def _decisions(
             return str(candidate.reason)
         serves = behaviour = None
         if candidate in companions:
-            where = "" if candidate is companions[1] else ", where it can serve all of them in a call"
+            where = "" if candidate is companions[-1] else ", where it can serve all of them in a call"
             serves = f"serves the {operation.served} that {chosen.name} cannot{where}"
         if candidate.info and candidate.info.upstream:
             library, installed = candidate.info.upstream, candidate.upstream_version
@@ -204,15 +207,6 @@ def explicit_refusal(
     )
     error.decisions = _rejected(assessed)
     return error
-
-
-def unknown_name(
-    name: str, assessed: Sequence[Candidate], operation: str, host: Host, choice: Choice
-) -> SamplerUnavailableError:
-    near = nearest(name, [c.name for c in assessed])
-    hint = "" if near is None else f", the nearest installed name is {near!r}"
-    reason = f"no plugin of that name is installed{hint}"
-    return explicit_refusal(reason, name, assessed, operation, host, choice)
 
 
 def nothing_serves(

@@ -7,6 +7,7 @@ one silently, an untested one with a warning. What the plugin found in the libra
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -25,18 +26,17 @@ def reason_against(upstream: Upstream, installed: str | None, operation: str) ->
         return f"{needed}, found the version {installed!r}, which is no PEP 440 version; reinstall it"
     if is_in_range(upstream, installed):
         return refusal(upstream, installed, operation) or refusal(upstream, installed, None)
-    rows = (row_in_force(upstream, installed, about) for about in (operation, None))
+    rows = (in_force(upstream, installed, about).row for about in (operation, None))
     why = next((f", which {row.says}" for row in rows if row is not None and row.refused), "")
     return f"{needed}, found {installed}{why}"
 
 
 def refusal(upstream: Upstream, installed: str, operation: str | None) -> str | None:
     """State the reason of the rows about one operation, or about all, to refuse a version; None without a refusal."""
-    row = row_in_force(upstream, installed, operation)
+    row, _, seen = in_force(upstream, installed, operation)
     if row is None or not row.refused:
         return None
     used = one_of(_used(upstream, operation))
-    seen = " by its files" if disagreement(upstream, installed, operation) else ""
     return f"needs {upstream.distribution} {used}, found {installed}, which {row.says}{seen}"
 
 
@@ -53,21 +53,8 @@ def behaviour(upstream: Upstream, installed: str | None, operation: str) -> str 
     """Describe the installed version in an operation by its row: ``acme-kernels 2.1 packs layout v1``."""
     if installed is None:
         return None
-    words = words_of(upstream, installed, operation)
-    seen = " by its files" if disagreement(upstream, installed, operation) else ""
+    _, words, seen = in_force(upstream, installed, operation)
     return f"{upstream.distribution} {installed} {words}{seen}" if words else None
-
-
-def words_of(upstream: Upstream, installed: str, operation: str | None) -> str | None:
-    """Return the words about a version, in one operation or in all: from the files, else from the table's row."""
-    row = release_of(upstream, installed, operation)
-    return upstream.found.get(operation or "") or (row.says if row else None)
-
-
-def disagreement(upstream: Upstream, installed: str, operation: str | None) -> tuple[str, str] | None:
-    """Return the words of the table and those of the files about a version, if the two differ."""
-    row, found = release_of(upstream, installed, operation), words_of(upstream, installed, operation)
-    return None if row is None or found is None or row.says == found else (row.says, found)
 
 
 def would_change(upstream: Upstream, installed: str | None) -> str:
@@ -82,18 +69,27 @@ def would_change(upstream: Upstream, installed: str | None) -> str:
         is_same = "unknown" if to is None else "nothing that is known; this version is untested"
     changes = []
     for operation in dict.fromkeys(row.operation for row in upstream.releases if to is not None):
-        words, row = words_of(upstream, installed, operation), release_of(upstream, str(to), operation)
+        words, row = in_force(upstream, installed, operation).words, release_of(upstream, str(to), operation)
         if row is not None and words and words != row.says:
             changes.append(f"{to} {row.says} where {installed} {words}{row.change and f': {row.change}'}")
     return "; ".join(changes) or is_same
 
 
-def row_in_force(upstream: Upstream, installed: str, operation: str | None) -> Release | None:
-    """Find the row that decides: the row of the version, unless its files behave like another row."""
-    if not disagreement(upstream, installed, operation):
-        return release_of(upstream, installed, operation)
-    found = upstream.found[str(operation)]
-    return next((row for row in _rows(upstream, operation) if row.says == found), None)
+class InForce(NamedTuple):
+    """What holds of a version in one operation or in all: of its number, unless its files behave like another row."""
+
+    row: Release | None
+    words: str | None
+    seen: str
+    """`` by its files`` where these disagree with the row of the number."""
+
+
+def in_force(upstream: Upstream, installed: str, operation: str | None) -> InForce:
+    row, found = release_of(upstream, installed, operation), upstream.found.get(operation or "")
+    if row is None or not found or row.says == found:
+        return InForce(row, found or (row.says if row else None), "")
+    as_found = (other for other in _rows(upstream, operation) if other.says == found)
+    return InForce(next(as_found, None), found, " by its files")
 
 
 def release_of(upstream: Upstream, version: str, operation: str | None) -> Release | None:
