@@ -142,9 +142,8 @@ def test_a_plugin_that_hangs_is_ended_with_the_processes_that_it_started(dists, 
 
     monkeypatch.setattr(_doctor, "BUILD_SECONDS", 15)  # with the import of torch
     trouble, outcomes = _doctor.build(("sample",))
-    found = {name: value for name, value in outcomes["sample"].items() if value}
     assert trouble is None
-    assert found == {
+    assert {name: value for name, value in outcomes["sample"].items() if value} == {
         "error": "building 'acme' was not done after 15 s",
         "rejections": {"acme": "building it was not done after 15 s"},
         "culprit": "acme",

@@ -66,7 +66,7 @@ ROWS = {
     "kept sets that a guess misses": (("lists", "too short"), 8),
     "kept sets without a guess": (("lists", "bounded"), 8),
     "XTC and temperature_last": (("intervals",), 140),
-    "temperatures beyond float32": (("extremes",), 100),
+    "temperatures beyond float32": (("extremes",), 70),
     "log-probabilities at the limits of sums and searches": (("described",), 60),
 }
 """Function of ``directed.py`` and the least number of tokens that it judges."""
