@@ -85,6 +85,8 @@ def served(
 
 Names: TypeAlias = Mapping[str, Sequence[str]]
 """Names by operation, as ``choices`` of a loaded provider."""
+NamesOfFirst: TypeAlias = Names | str | None
+"""What the first of several ranks chose for all, or why it chose none; None: this process chooses the best."""
 Chosen = TypeVar("Chosen")
 
 
@@ -122,8 +124,7 @@ def names_or_reason(choose: Callable[[], Names]) -> Names | str:
         return format_error(error)
 
 
-def chosen_names(names: Names | str | None) -> Names | None:
-    """Return what the first of several ranks chose by :func:`names_or_reason`; None: this process draws alone."""
+def chosen_names(names: NamesOfFirst) -> Names | None:
     if isinstance(names, str):
         raise LeftAlone(names)
     return names

@@ -14,7 +14,7 @@ from tokendraw import Need, Sampler
 from tokendraw.plugin import PluginInfo
 from tokendraw.resolution import read_settings
 from tokendraw_vllm import _engine, _parts
-from tokendraw_vllm._parts import REFERENCE, Names
+from tokendraw_vllm._parts import REFERENCE, Names, NamesOfFirst
 
 _REFERENCE_PRIORITY = 0
 """Priority of plain PyTorch; those of compiled samplers and of kernels are higher."""
@@ -61,7 +61,7 @@ def load(
     *,
     reference_is_faster: bool = False,
     prepare: Callable[[Replacement], object] = lambda loaded: None,
-    names: Names | str | None = None,
+    names: NamesOfFirst = None,
 ) -> Replacement | None:
     """Load the sampler for a part of vLLM; None, with a line in the log, if vLLM's stays.
 
@@ -69,7 +69,6 @@ def load(
 
     :param reference_is_faster: whether tokendraw's reference in plain PyTorch is quicker than the part.
     :param prepare: called with the replacement before it counts as loaded.
-    :param names: what the first of several ranks chose for all, by :func:`choose`; None: the best is chosen here.
     """
     with _parts.vllm_stays_if_it_raises(part):
         if names is None and not reference_is_faster:

@@ -22,7 +22,7 @@ from tokendraw import Drafts, InvalidParameterError, PluginError, RequestSlots, 
 from tokendraw.plugin import ProcessNeed
 from tokendraw_vllm import _parts
 from tokendraw_vllm._engine import is_whole
-from tokendraw_vllm._parts import Names
+from tokendraw_vllm._parts import NamesOfFirst
 
 Result = TypeVar("Result")
 
@@ -73,12 +73,11 @@ def load_processor(
     sampler: str,
     max_drafts: int = 0,
     *,
-    names: Names | str | None = None,
+    names: NamesOfFirst = None,
 ) -> Any:
     """Load tokendraw's processor of logits and compile its kernels: a provider of ``process_logits``.
 
     :param sampler: name of the plugin that draws: a reference in plain PyTorch edits beside no other on a GPU.
-    :param names: what the first of several ranks chose for all; None: the best is chosen here.
     """
     processor = tokendraw.load("process_logits", _parts.chosen_names(names), device=device, need=NEED)
     if processor.name != sampler:

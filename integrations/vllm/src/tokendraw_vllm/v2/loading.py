@@ -100,8 +100,6 @@ class Setup:
 
         Raises nothing, but ends the process where other ranks draw the same tokens. Imports no module of vLLM, whose
         main thread may be in the middle of its imports.
-
-        :param names: what the first of several ranks chose for all, by :meth:`choose`; None: the best is chosen here.
         """
         if self.device.type != "cpu":
             torch.accelerator.set_device_index(self.device.index or 0)

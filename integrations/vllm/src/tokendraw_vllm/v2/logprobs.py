@@ -27,7 +27,7 @@ from torch import Tensor
 import tokendraw
 from tokendraw import BatchFacts, Need, PluginError, SamplerOutput, SamplingMetadata, VerifyOutput, kept_mask
 from tokendraw_vllm import _parts
-from tokendraw_vllm._parts import Names
+from tokendraw_vllm._parts import Names, NamesOfFirst
 
 FUNCTION = "compute_topk_scores"
 _RUNNER = "vllm.v1.worker.gpu"
@@ -170,12 +170,9 @@ def load_scorer(
     *,
     need: Need,
     max_best: int,
-    names: Names | str | None = None,
+    names: NamesOfFirst = None,
 ) -> None:
-    """Load the scorer for a device, and compile its kernels.
-
-    :param names: what the first of several ranks chose for all, by :func:`choose_scorer`; None: chosen here.
-    """
+    """Load the scorer for a device, and compile its kernels."""
     # by its name, so that no other plugin takes over after a failure
     chosen = _parts.chosen_names(names) or _best_scorer(device, need)
     scorer = Scorer(tokendraw.load("score", chosen, device=device, need=need), max_best)
