@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -11,8 +12,7 @@ from sglang_drafts import speculation
 from sglang_engine import Request, draw, info_of, made_sampler
 from tokendraw.calls import warmup
 from tokendraw_sglang._logprobs import LEAST_BEST, Scorer
-from tokendraw_sglang._requests import metadata_of
-from tokendraw_sglang._warmup import BATCH_SIZES, batches, warm_up, warm_up_scores
+from tokendraw_sglang._requests import BATCH_SIZES, batches, metadata_of, warm_up
 
 pytestmark = pytest.mark.usefixtures("sglang")
 V, WIDTH, CPU = 200, 4, torch.device("cpu")
@@ -56,18 +56,15 @@ def test_the_warmup_draws_the_rules_that_a_variable_names_in_every_set(monkeypat
 
 
 def test_the_warmup_precedes_the_first_batch_of_any_kind_and_is_that_of_the_drafts(monkeypatch):
-    warmed = []
-    monkeypatch.setattr(
-        "tokendraw_sglang._sampler.warm_up",
-        lambda sampler, logits, **named: warmed.append((logits.shape, named)),
-    )
+    warm = Mock()
+    monkeypatch.setattr("tokendraw_sglang._sampler.warm_up", warm)
     for leaves in ({}, {"speculative_use_rejection_sampling": True}):
         with speculation(speculative_num_draft_tokens=WIDTH, **leaves):
             made_sampler().is_ready(torch.zeros(1, V))
     sampler = made_sampler()
     for request in (Request(temperature=0.0), Request(), Request()):
         draw(sampler, torch.randn(1, V), info_of(request))
-    assert warmed == [
+    assert [(call.args[1].shape, call.kwargs) for call in warm.call_args_list] == [
         ((1, V), {"width": WIDTH, "mode": None}),
         ((1, V), {"width": WIDTH, "mode": "rejection"}),
         ((1, V), {"width": 1, "mode": None}),
@@ -86,7 +83,7 @@ def test_the_warmup_uses_sglangs_row_stride_and_chains_of_drafts_and_leaves_the_
         return dispatch(negotiator, operation, call)
 
     monkeypatch.setattr(warmup, "dispatch", noted)
-    monkeypatch.setattr("tokendraw_sglang._warmup.BATCH_SIZES", (2,))
+    monkeypatch.setattr("tokendraw_sglang._requests.BATCH_SIZES", (2,))
     state = torch.get_rng_state()
     options = {} if mode is None else {"width": WIDTH, "mode": mode}
     warm_up(tokendraw.load_sampler("native", device="cpu"), torch.zeros(3, V + 56)[:, :V], **options)
@@ -115,7 +112,7 @@ def test_the_warmup_scores_rows_in_the_form_of_draws_and_of_verifications(has_te
 
     sampler = tokendraw.load_sampler("native", device="cpu", logprobs_mode="temperature_logprobs")
     logits = torch.zeros(1, V + 56)[:, :V]
-    warm_up_scores(Scorer(Scored()), logits, width=WIDTH, has_temperature=has_temperature)
+    Scorer(Scored()).warm_up(logits, width=WIDTH, has_temperature=has_temperature)
     assert seen == {
         (size * width, count, width > 1, has_temperature)
         for size, width, count in itertools.product(BATCH_SIZES, (1, WIDTH), (0, LEAST_BEST))

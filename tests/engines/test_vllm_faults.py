@@ -348,7 +348,7 @@ def no_edits(drill, patch):
 
 
 def no_append(drill, patch):
-    requests = drill.engine.sampler._tokendraw._edits._mirror.requests
+    requests = drill.engine.sampler._tokendraw._edits.requests
     patch.setattr(requests, "append", broken)
     patch.setattr(requests, "append_verified", broken)
 
@@ -442,7 +442,7 @@ def test_beside_other_ranks_a_call_that_raises_ends_the_process(
 LOADS = {
     "draws": ("_replacement._plugin_of", "v2.loading.example_batches", "v2.loading.max_best_of"),
     "scoring": ("v2.logprobs.Scorer",),
-    "edits": ("v2.edits._warm_up", "v2.edits.Mirror"),
+    "edits": ("v2.edits._warm_up", "v2.edits.request_bytes"),
 }
 """What the load of a place calls."""
 

@@ -1,6 +1,7 @@
 """vLLM's V1 sampler through tokendraw: distribution, seeds, and the batches and rows for vLLM."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -81,16 +82,10 @@ def test_unseeded_rows_follow_the_global_generator_of_torch(sampler):
 
 
 def test_noise_is_float64_where_vllm_uses_float64(vllm, monkeypatch):
-    needs, load = [], tokendraw.load_sampler
-
-    def noted(*names, **named):
-        needs.append(named["need"])
-        return load(*names, **named)
-
-    monkeypatch.setattr(tokendraw, "load_sampler", noted)
+    load = Mock(wraps=tokendraw.load_sampler)
+    monkeypatch.setattr(tokendraw, "load_sampler", load)
     tokendraw_vllm.register()
-    import vllm.envs
-
-    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True)
+    monkeypatch.setattr("vllm.envs.VLLM_BATCH_INVARIANT", True)
     v1_sampler(use_fp64_gumbel=True)(batch(1), {}, column([2]), None)
-    assert needs == [tokendraw.Need(gumbel_dtype="fp64", batch_invariant=True)]
+    load.assert_called_once()
+    assert load.call_args.kwargs["need"] == tokendraw.Need(gumbel_dtype="fp64", batch_invariant=True)

@@ -52,6 +52,11 @@ def batch(rows):
     return torch.zeros(rows, V, dtype=torch.bfloat16).index_fill_(1, torch.tensor([BEST]), 30.0)
 
 
+def may_draw_raw(engine, *slots):
+    """Whether the model's logits of a batch need no edit of vLLM's."""
+    return engine.sampler._tokendraw._batches.of(np.array(slots)).may_draw_raw
+
+
 @pytest.mark.parametrize(("name", "asked"), pairs(Path(__file__).with_name("vllm_v2_edits_left_alone.txt")))
 def test_a_batch_with_an_edit_that_is_vllms_is_drawn_behind_its_edits(calls, monkeypatch, name, asked):
     monkeypatch.setattr("vllm.envs.VLLM_BATCH_INVARIANT", name == "with batch invariance")
@@ -61,7 +66,7 @@ def test_a_batch_with_an_edit_that_is_vllms_is_drawn_behind_its_edits(calls, mon
     assert engine.decode(batch(2), [0, 1]) == [7 if "biased" in asked else BEST, BEST]
     assert [(logits.dtype, len(logits)) for logits, _ in calls.draws] == [(torch.float32, 2)]
     assert (engine.sampler.processed[1] > -torch.inf).nonzero().tolist() == [[BEST]]
-    assert not engine.sampler._tokendraw.may_draw_raw(np.array([0, 1]))
+    assert not may_draw_raw(engine, 0, 1)
 
 
 def test_watermarks_win_and_batches_without_any_are_drawn_behind_vllms_edits(calls):
@@ -86,10 +91,9 @@ def test_a_request_whose_steps_were_drawn_elsewhere_is_edited_by_vllm(
     engine.decode(rows, [2, 3])
     engine.tokens[2] += [3, 3]
     if append_fails:
-        monkeypatch.setattr(engine.sampler._tokendraw._edits._mirror.requests, "append", None)
+        monkeypatch.setattr(engine.sampler._tokendraw._edits.requests, "append", None)
     engine.decode(rows, [2, 3])
-    may_draw_raw = engine.sampler._tokendraw.may_draw_raw
-    assert [may_draw_raw(np.array([slot])) for slot in (2, 3)] == [False, not append_fails]
+    assert [may_draw_raw(engine, slot) for slot in (2, 3)] == [False, not append_fails]
     unknown = "left alone: steps of a request were drawn elsewhere, so its tokens are unknown"
     failed = "is vLLM's own again: 'native' raised TypeError: 'NoneType' object is not callable"
     assert log_lines()[-1] == ("WARNING", f"tokendraw: V2 editing {failed if append_fails else unknown}")
@@ -100,11 +104,10 @@ def test_requests_beyond_the_limit_of_memory_are_edited_by_vllm_until_others_end
     engine = Engine(V)
     for slot in (0, 1, 2):
         engine.start(slot, seed=1, presence_penalty=1.0)
-    may_draw_raw = engine.sampler._tokendraw.may_draw_raw
-    assert [may_draw_raw(np.array([slot])) for slot in (0, 1, 2)] == [True, True, False]
+    assert [may_draw_raw(engine, slot) for slot in (0, 1, 2)] == [True, True, False]
     engine.stop(0)
     engine.start(2, seed=1, presence_penalty=1.0)
-    assert [may_draw_raw(np.array([slot])) for slot in (1, 2)] == [True, True]
+    assert [may_draw_raw(engine, slot) for slot in (1, 2)] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +164,7 @@ def test_descriptions_of_batches_are_kept_and_not_without_end(calls):
     for top_k in range(1, 80):
         engine.start(0, top_k=top_k)
         engine.draw(torch.zeros(1, 400), [0], [3])
-    assert len(engine.sampler._tokendraw._parameters._metadata_by_facts) == 64
+    assert engine.sampler._tokendraw._batches.described.cache_info().currsize == 64
     engine.draw(torch.zeros(1, 400), [0], [4])
     (_, one), (_, two) = calls.draws[-2:]
     assert one.memo is two.memo
@@ -199,7 +202,7 @@ def test_a_decoding_step_waits_for_no_device(calls, edited):
     for _ in range(2):
         engine.decode(rows, [0, 1, 2])
     slots, ids = engine.sampler._tokendraw, [torch.zeros(count, dtype=torch.int64) for count in range(4)]
-    slots._edits._mirror.requests.appender = lambda *given: None
+    slots._edits.requests.appender = lambda *given: None
     slots._edits._processor = SimpleNamespace(process=lambda logits, *given: logits)
     slots._replacement.sampler = SimpleNamespace(
         name="native", sample=lambda logits, metadata: SimpleNamespace(token_ids=ids[len(logits)])

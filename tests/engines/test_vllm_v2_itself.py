@@ -379,6 +379,7 @@ def draw_drafts(monkeypatch):
     """vLLM's draw of drafts, and tokendraw's in its place."""
     from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample
 
+    from tokendraw_vllm import _parts
     from tokendraw_vllm._replacement import Replacement
     from tokendraw_vllm.v2 import draft_kernels, drafts
 
@@ -387,7 +388,7 @@ def draw_drafts(monkeypatch):
     draft_kernels.warm_up(DEVICE, torch.bfloat16, V)
     drafter = drafts.Drafter(V, lambda: replacement)
     monkeypatch.setitem(drafts._drafters, LOGITS.device, drafter)
-    return gumbel_sample, drafts._wrapped(gumbel_sample)
+    return gumbel_sample, _parts.served(gumbel_sample, drafts.Call, drafts.draw)
 
 
 def drafted(draw, logits, slots, temperature, steps):

@@ -7,6 +7,7 @@ import importlib
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -80,17 +81,13 @@ def test_at_most_as_many_best_tokens_are_served_as_kernels_order(allowed):
 
 
 def test_the_load_asks_for_the_best_scorer_of_the_engines_mode_by_its_name(monkeypatch):
-    asked, load = [], tokendraw.load
-
-    def noted(*names, **named):
-        asked.append((*names, named["need"]))
-        return load(*names, **named)
-
-    monkeypatch.setattr(tokendraw, "load", noted)
+    load = Mock(wraps=tokendraw.load)
+    monkeypatch.setattr(tokendraw, "load", load)
     monkeypatch.setattr("vllm.envs.VLLM_BATCH_INVARIANT", True)
     loaded("processed_logits")
-    ((*names, need),) = asked
-    assert names == ["score", {"score": ("native",)}]
+    load.assert_called_once()
+    need = load.call_args.kwargs["need"]
+    assert load.call_args.args == ("score", {"score": ("native",)})
     assert (need.logprobs_mode, need.batch_invariant) == ("raw_logits", True)
 
 
@@ -103,12 +100,10 @@ def test_the_load_asks_for_the_best_scorer_of_the_engines_mode_by_its_name(monke
 )
 def test_the_load_knows_the_layouts_of_the_logits(monkeypatch, mode, layouts):
     """Processed logits are a float32 copy without padding; those of prompts and greedy batches are the model's."""
-    given = []
-    monkeypatch.setattr(
-        "tokendraw_vllm.v2.loading.load_scorer", lambda *arguments, **_: given.append(arguments)
-    )
+    load = Mock()
+    monkeypatch.setattr("tokendraw_vllm.v2.loading.load_scorer", load)
     loaded(mode, dtype=torch.bfloat16)
-    assert given == [(CPU, V, layouts)]
+    assert load.call_args.args == (CPU, V, layouts)
 
 
 def test_the_load_imports_nothing_of_vllm():
@@ -127,4 +122,4 @@ def test_on_a_gpu_the_reference_in_pytorch_scores_nothing(monkeypatch):
     with pytest.raises(LeftAlone) as caught:
         load_scorer(torch.device("cuda:0"), V, [(V, torch.float32)], need=tokendraw.Need(), max_best=MOST)
     assert str(caught.value) == "'native' is the best scorer for cuda:0, and no quicker than vLLM's own"
-    assert logprobs._scorers == {}
+    assert logprobs.scorers == {}

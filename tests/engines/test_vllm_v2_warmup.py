@@ -19,7 +19,7 @@ import vllm_stand_in
 from calling import CPU, provider_of
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
-from tokendraw_vllm.v2.edits import Mirror, edits_of, load_processor
+from tokendraw_vllm.v2.edits import Edits, edit_states, edits_of, load_processor
 from tokendraw_vllm.v2.logprobs import Scorer
 from triton_stand_ins import compilations, sampler_for
 from vllm_engine import DraftingEngine, Engine, Parameters
@@ -115,7 +115,7 @@ def test_rules_that_a_variable_names_compile_nothing_in_requests(started, monkey
             assert compilations(kernels) == compiled, (rules, rows)
 
 
-def test_no_request_with_edits_compiles_a_kernel(kernels, monkeypatch):
+def test_no_request_with_edits_compiles_a_kernel(vllm, kernels, monkeypatch):
     offered = plugin.tokendraw_describe().operations["process_logits"]
     provider = provider_of("process_logits", TritonLogitsProcessor(CPU), offered)
     monkeypatch.setattr(tokendraw, "load", lambda operation, names, *, device, need: provider)
@@ -126,16 +126,21 @@ def test_no_request_with_edits_compiles_a_kernel(kernels, monkeypatch):
         "append_tokens": 1,
     }
     launched = len(kernels["process_logits"].launches)
+    sizes, limits = SimpleNamespace(max_num_reqs=8, vocab_size=V), SimpleNamespace(max_model_len=128)
+    states = [kind() for kind in edit_states()]
+    sampler = SimpleNamespace(
+        sampling_states=sizes, req_states=limits, logits_processors=states, num_speculative_tokens=1
+    )
     for together in (False, True):
-        mirror = Mirror(8, 128, V, CPU, 1)
-        for slot, edits in enumerate(EDITS):
-            if not together:
-                mirror = Mirror(8, 128, V, CPU, 1)
-            mirror.add(slot, edits_of(Parameters(**edits)), np.array([1, 2, 3]), 2)
-            rows = mirror.rows(torch.arange(8).numpy())
-            processor.process(torch.zeros(len(rows.places), V), mirror.requests, rows.mirror)
-            mirror.requests.append(rows.mirror, rows.mirror)
-            assert compilations(kernels) == compiled, edits
+        for slot, asked in enumerate(EDITS):
+            if not (together and slot):
+                edits = Edits(sampler, CPU)
+                edits.open(processor)
+            assert edits.add(slot, edits_of(Parameters(**asked)), np.array([1, 2, 3]), 2)
+            rows = edits.rows(np.arange(8))
+            assert len(edits.apply(torch.zeros(8, V), rows)) == len(rows.places)
+            edits.requests.append(rows.own, rows.own)
+            assert compilations(kernels) == compiled, asked
     assert len(kernels["process_logits"].launches) > launched
 
 

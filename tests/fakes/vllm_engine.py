@@ -73,7 +73,7 @@ class Engine:
 
         self.sampler._tokendraw.can_draw()
         self.sampler._tokendraw._replacement = None
-        logprobs._scorers.clear()
+        logprobs.scorers.clear()
 
     def start(
         self, slot: int, prompt: Sequence[int] = (4, 9, 9, 2), output: Sequence[int] = (), **parameters: Any

@@ -13,7 +13,25 @@ import tokendraw
 from calling import CPU, drafting, substitute
 from tokendraw_vllm import _engine, _parts, _replacement, v2
 
-V1 = """
+MODULES = {
+    # Without groups, as one process alone, until a test sets some.
+    "vllm.distributed.parallel_state": """
+    tp = pcp = None
+
+    def model_parallel_is_initialized():
+        return tp is not None
+
+    def get_tp_group():
+        return tp
+
+    def get_pcp_group():
+        return pcp
+""",
+    "vllm.envs": "VLLM_BATCH_INVARIANT = False",
+    "vllm.config": "current = None\ndef get_current_vllm_config_or_none(): return current",
+    "vllm.config.model": "PROCESSED_LOGPROBS_MODES = ('processed_logits', 'processed_logprobs')",
+    "vllm.sampling_params": "from vllm_engine import Parameters as SamplingParams",
+    "vllm.v1.sample.ops.topk_topp_sampler": """
     import torch
 
     class TopKTopPSampler(torch.nn.Module):
@@ -37,8 +55,89 @@ V1 = """
         if p is not None:
             ordered[probs.cumsum(1) - probs >= p[:, None]] = -float("inf")
         return torch.empty_like(logits).scatter_(1, ids, ordered)
-"""
-STATES = """
+""",
+    "vllm.v1.engine.input_processor": """
+    class InputProcessor:
+        def __init__(self, vllm_config):
+            self.vllm_config = vllm_config
+            self.speculative_config = vllm_config.speculative_config
+
+        def _validate_params(self, params, supported_tasks):
+            if params.temperature < 0:
+                raise ValueError("temperature must be non-negative")
+            if self.speculative_config and (params.min_p or params.logit_bias):
+                raise ValueError("The min_p and logit_bias sampling parameters are not yet supported")
+            return False  # whether the request is watermarked
+""",
+    "vllm.v1.worker.gpu.buffer_utils": """
+    import torch
+
+    class StagedWriteTensor:
+        def __init__(self, size):
+            self.gpu = torch.zeros(size, dtype=torch.int32)
+            self._staged_write_indices, self._staged_write_contents, self._starts = [], [], []
+
+        def stage_write(self, index, start, x):
+            self._staged_write_indices.append(index)
+            self._staged_write_contents.extend(x)
+            self._starts.append((start, len(x)))
+
+        def apply_write(self):
+            contents = torch.tensor(self._staged_write_contents)
+            parts = contents.split([count for _, count in self._starts])
+            for index, (start, count), part in zip(self._staged_write_indices, self._starts, parts, strict=True):
+                self.gpu[index, start : start + count] = part
+            self._staged_write_indices, self._staged_write_contents, self._starts = [], [], []
+""",
+    "vllm.v1.worker.gpu.model_states.interface": """
+    class ModelState:
+        def __init__(self, vllm_config, device):
+            self.vllm_config, self.device = vllm_config, device
+
+        def custom_sampler(self, sampler):
+            return None
+""",
+    "vllm.v1.worker.gpu.states": """
+    import torch
+    from vllm.v1.worker.gpu.sample.states import Column
+
+    from vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor
+
+    class RequestState:
+        def __init__(
+            self, max_num_reqs, max_model_len, max_num_batched_tokens, num_speculative_steps, vocab_size, device
+        ):
+            self.max_model_len, self.free_indices = max_model_len, list(range(max_num_reqs))
+            self.all_token_ids, self.device = StagedWriteTensor((max_num_reqs, max_model_len)), device
+            self.prompt_len, self.prefill_len = (Column(max_num_reqs, torch.int32) for _ in range(2))
+            self.total_len = self.num_computed_tokens = Column(max_num_reqs, torch.int32)
+            self.req_id_to_index, self.index_to_req_id, self.last_sampled_tokens = {}, {}, None
+
+        def add_request(self, req_id, prompt_len, all_token_ids, num_computed_tokens, max_tokens):
+            slot = self.req_id_to_index[req_id] = self.free_indices.pop()
+            self.index_to_req_id[slot], self.total_len.gpu[slot] = req_id, len(all_token_ids)
+            self.prompt_len.np[slot], self.prefill_len.np[slot] = prompt_len, len(all_token_ids)
+            self.all_token_ids.stage_write(slot, 0, all_token_ids)
+
+        def apply_staged_writes(self):
+            self.all_token_ids.apply_write()
+
+        def remove_request(self, req_id):
+            slot = self.req_id_to_index.pop(req_id)
+            del self.index_to_req_id[slot]
+            self.free_indices.append(slot)
+""",
+    "vllm.v1.worker.gpu.input_batch": """
+    def post_update(
+        slots, num_computed_tokens, last_sampled_tokens, counts, sampled, num_sampled, num_rejected, query_start,
+        all_token_ids, total_len,
+    ):
+        for slot, row, count in zip(slots.tolist(), sampled, num_sampled.tolist(), strict=True):
+            start = int(total_len[slot])
+            all_token_ids[slot, start : start + count] = row[:count]
+            total_len[slot] += count
+""",
+    "vllm.v1.worker.gpu.sample.states": """
     import numpy as np
     import torch
 
@@ -84,77 +183,9 @@ STATES = """
 
         def any_explicit_seed(self, requests):
             return bool(self.seeds_set[requests].any())
-"""
-REQUESTS = """
-    import torch
-    from vllm.v1.worker.gpu.sample.states import Column
-
-    from vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor
-
-    class RequestState:
-        def __init__(
-            self, max_num_reqs, max_model_len, max_num_batched_tokens, num_speculative_steps, vocab_size, device
-        ):
-            self.max_model_len, self.free_indices = max_model_len, list(range(max_num_reqs))
-            self.all_token_ids, self.device = StagedWriteTensor((max_num_reqs, max_model_len)), device
-            self.prompt_len, self.prefill_len = (Column(max_num_reqs, torch.int32) for _ in range(2))
-            self.total_len = self.num_computed_tokens = Column(max_num_reqs, torch.int32)
-            self.req_id_to_index, self.index_to_req_id, self.last_sampled_tokens = {}, {}, None
-
-        def add_request(self, req_id, prompt_len, all_token_ids, num_computed_tokens, max_tokens):
-            slot = self.req_id_to_index[req_id] = self.free_indices.pop()
-            self.index_to_req_id[slot], self.total_len.gpu[slot] = req_id, len(all_token_ids)
-            self.prompt_len.np[slot], self.prefill_len.np[slot] = prompt_len, len(all_token_ids)
-            self.all_token_ids.stage_write(slot, 0, all_token_ids)
-
-        def apply_staged_writes(self):
-            self.all_token_ids.apply_write()
-
-        def remove_request(self, req_id):
-            slot = self.req_id_to_index.pop(req_id)
-            del self.index_to_req_id[slot]
-            self.free_indices.append(slot)
-"""
-STAGED = """
-    import torch
-
-    class StagedWriteTensor:
-        def __init__(self, size):
-            self.gpu = torch.zeros(size, dtype=torch.int32)
-            self._staged_write_indices, self._staged_write_contents, self._starts = [], [], []
-
-        def stage_write(self, index, start, x):
-            self._staged_write_indices.append(index)
-            self._staged_write_contents.extend(x)
-            self._starts.append((start, len(x)))
-
-        def apply_write(self):
-            contents = torch.tensor(self._staged_write_contents)
-            parts = contents.split([count for _, count in self._starts])
-            for index, (start, count), part in zip(self._staged_write_indices, self._starts, parts, strict=True):
-                self.gpu[index, start : start + count] = part
-            self._staged_write_indices, self._staged_write_contents, self._starts = [], [], []
-"""
-MODEL_STATE = """
-    class ModelState:
-        def __init__(self, vllm_config, device):
-            self.vllm_config, self.device = vllm_config, device
-
-        def custom_sampler(self, sampler):
-            return None
-"""
-BATCHES = """
-    def post_update(
-        slots, num_computed_tokens, last_sampled_tokens, counts, sampled, num_sampled, num_rejected, query_start,
-        all_token_ids, total_len,
-    ):
-        for slot, row, count in zip(slots.tolist(), sampled, num_sampled.tolist(), strict=True):
-            start = int(total_len[slot])
-            all_token_ids[slot, start : start + count] = row[:count]
-            total_len[slot] += count
-"""
-EDITS = {
-    "penalties": """
+""",
+    # vLLM's processors by module: a stand-in notes whether a request asks for edits, and edits nothing.
+    "vllm.v1.worker.gpu.sample.penalties": """
     import numpy as np
 
     class PenaltiesState:
@@ -162,33 +193,18 @@ EDITS = {
             s = sampling_params
             return (s.repetition_penalty, s.frequency_penalty, s.presence_penalty) != (1.0, 0.0, 0.0)
 """,
-    "logit_bias": """
+    "vllm.v1.worker.gpu.sample.logit_bias": """
     class LogitBiasState:
         def add_request(self, req_idx, sampling_params):
             s = sampling_params
             return bool(s.logit_bias or s.allowed_token_ids or (s.min_tokens and s.all_stop_token_ids))
 """,
-    "bad_words": """
+    "vllm.v1.worker.gpu.sample.bad_words": """
     class BadWordsState:
         def add_request(self, req_idx, sampling_params):
             return bool(sampling_params.bad_words_token_ids)
 """,
-}
-"""vLLM's processors by module: a stand-in notes whether a request asks for edits, and edits nothing."""
-INPUTS = """
-    class InputProcessor:
-        def __init__(self, vllm_config):
-            self.vllm_config = vllm_config
-            self.speculative_config = vllm_config.speculative_config
-
-        def _validate_params(self, params, supported_tasks):
-            if params.temperature < 0:
-                raise ValueError("temperature must be non-negative")
-            if self.speculative_config and (params.min_p or params.logit_bias):
-                raise ValueError("The min_p and logit_bias sampling parameters are not yet supported")
-            return False  # whether the request is watermarked
-"""
-OUTPUTS = """
+    "vllm.v1.outputs": """
     from typing import Any, NamedTuple
 
     class LogprobsTensors(NamedTuple):
@@ -197,8 +213,9 @@ OUTPUTS = """
         selected_token_ranks: Any
         cu_num_generated_tokens: Any = None
         cu_num_generated_tokens_tensor: Any = None
-"""
-LOGPROBS = """
+""",
+    # The ids, log-probabilities and ranks of vLLM's stand-in are 0, and the bounds are its name.
+    "vllm.v1.worker.gpu.sample.logprob": """
     import torch
     from vllm.v1.outputs import LogprobsTensors
 
@@ -208,10 +225,9 @@ LOGPROBS = """
     ):
         ids = torch.zeros(len(logits), 1 + max(num_logprobs, max_per_req_token_ids), dtype=torch.int64)
         return LogprobsTensors(ids, ids.float(), ids[:, 0], "vLLM's")
-"""
-"""The ids, log-probabilities and ranks of vLLM's stand-in are 0, and the bounds are its name."""
-PROMPTS = "from vllm.v1.worker.gpu.sample.logprob import compute_topk_scores"
-V2 = """
+""",
+    "vllm.v1.worker.gpu.sample.prompt_logprob": "from vllm.v1.worker.gpu.sample.logprob import compute_topk_scores",
+    "vllm.v1.worker.gpu.sample.sampler": """
     from types import SimpleNamespace
 
     import numpy as np
@@ -303,8 +319,9 @@ V2 = """
             if self.watermarking.np.any():
                 return torch.full((len(arguments[0]),), 1), arguments[0]
             return super()._sample_random(*arguments)
-"""
-REJECTION = """
+""",
+    # Rejects every draft, and draws token 0.
+    "vllm.v1.worker.gpu.spec_decode.rejection_sampler": """
     from types import SimpleNamespace
 
     import torch
@@ -334,9 +351,9 @@ REJECTION = """
             requests = len(idx_mapping)
             sampled = torch.zeros(requests, self.num_speculative_steps + 1, dtype=torch.int64)
             return logits, sampled, torch.ones(requests, dtype=torch.int32)
-"""
-"""Rejects every draft, and draws token 0."""
-SPECULATOR = """
+""",
+    # Draws token 0, and keeps no logits.
+    "vllm.v1.worker.gpu.spec_decode.speculator": """
     import torch
 
     def gumbel_sample(
@@ -344,41 +361,7 @@ SPECULATOR = """
         logits_cache_col=None, use_fp64=False, logits_cache_source=None,
     ):
         return torch.zeros(len(logits), dtype=torch.int64)
-"""
-"""Draws token 0, and keeps no logits."""
-PARALLEL = """
-    tp = pcp = None
-
-    def model_parallel_is_initialized():
-        return tp is not None
-
-    def get_tp_group():
-        return tp
-
-    def get_pcp_group():
-        return pcp
-"""
-"""Without groups, as one process alone, until a test sets some."""
-MODULES = {
-    "vllm.distributed.parallel_state": PARALLEL,
-    "vllm.envs": "VLLM_BATCH_INVARIANT = False",
-    "vllm.config": "current = None\ndef get_current_vllm_config_or_none(): return current",
-    "vllm.config.model": "PROCESSED_LOGPROBS_MODES = ('processed_logits', 'processed_logprobs')",
-    "vllm.sampling_params": "from vllm_engine import Parameters as SamplingParams",
-    "vllm.v1.sample.ops.topk_topp_sampler": V1,
-    "vllm.v1.engine.input_processor": INPUTS,
-    "vllm.v1.worker.gpu.buffer_utils": STAGED,
-    "vllm.v1.worker.gpu.model_states.interface": MODEL_STATE,
-    "vllm.v1.worker.gpu.states": REQUESTS,
-    "vllm.v1.worker.gpu.input_batch": BATCHES,
-    "vllm.v1.worker.gpu.sample.states": STATES,
-    **{f"vllm.v1.worker.gpu.sample.{name}": source for name, source in EDITS.items()},
-    "vllm.v1.outputs": OUTPUTS,
-    "vllm.v1.worker.gpu.sample.logprob": LOGPROBS,
-    "vllm.v1.worker.gpu.sample.prompt_logprob": PROMPTS,
-    "vllm.v1.worker.gpu.sample.sampler": V2,
-    "vllm.v1.worker.gpu.spec_decode.rejection_sampler": REJECTION,
-    "vllm.v1.worker.gpu.spec_decode.speculator": SPECULATOR,
+""",
 }
 """Modules as ``fake_dist`` takes them."""
 
@@ -390,7 +373,7 @@ def forget() -> None:
     _parts._say.cache_clear()
     _engine.misfits.cache_clear()
     _parts._reasons_of_losses.clear()
-    v2.logprobs._scorers.clear()
+    v2.logprobs.scorers.clear()
 
 
 def v1_sampler(**options):

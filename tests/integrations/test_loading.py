@@ -1,6 +1,7 @@
 """The overhead of ``generate``: a sampler is loaded once, and a batch is laid out once."""
 
 import threading
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,16 +20,11 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def loads(dists, monkeypatch):
-    """The arguments of ``tokendraw.load_sampler``, starting with an empty cache."""
-    asked, load = [], tokendraw.load_sampler
-
-    def counting(sampler=None, **more):
-        asked.append(sampler)
-        return load(sampler, **more)
-
+    """``tokendraw.load_sampler``, whose calls are noted, starting with an empty cache."""
+    load = Mock(wraps=tokendraw.load_sampler)
     monkeypatch.setattr(_drawing, "_cache", {})
-    monkeypatch.setattr(tokendraw, "load_sampler", counting)
-    return asked
+    monkeypatch.setattr(tokendraw, "load_sampler", load)
+    return load
 
 
 def test_threads_that_come_together_load_once_and_later_calls_share_the_sampler(loads):
@@ -47,7 +43,7 @@ def test_threads_that_come_together_load_once_and_later_calls_share_the_sampler(
     assert {id(sampler) for sampler in samplers} == {id(load_sampler(None, CPU, Need()))}
     for _ in range(2):
         draw(model_of("llama"), prompts(2), seeds=[1, 2])
-    assert len(loads) == 1
+    loads.assert_called_once()
 
 
 def test_a_changed_decision_loads_anew_and_few_samplers_are_kept(loads, monkeypatch, tmp_path):
@@ -66,7 +62,7 @@ def test_a_changed_decision_loads_anew_and_few_samplers_are_kept(loads, monkeypa
         different.append(load_sampler(None, CPU, Need()))
     monkeypatch.syspath_prepend(tmp_path)  # where another plugin may lie
     different.append(load_sampler(None, CPU, Need()))
-    assert len({id(sampler) for sampler in (first, *different)}) == len(loads) == 1 + len(different)
+    assert len({id(sampler) for sampler in (first, *different)}) == loads.call_count == 1 + len(different)
     for count in range(2, 20):
         monkeypatch.setenv("TOKENDRAW_PRIORITY", ",".join(["native"] * count))
         load_sampler(None, CPU, Need())
@@ -90,7 +86,7 @@ def test_the_successor_of_a_failed_sampler_stays_and_is_announced_once(dists, lo
     second = draw(model_of("llama"), prompts(2), seeds=[1, 2])  # warnings are errors here
     assert torch.equal(first, expected)
     assert torch.equal(second, expected)
-    assert loads == ["native", None]
+    assert [call.args for call in loads.call_args_list] == [("native",), (None,)]
 
 
 def test_a_step_lays_out_no_batch(monkeypatch):

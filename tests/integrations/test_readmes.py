@@ -16,7 +16,7 @@ import tokendraw_sglang._engine as sglang
 from tokendraw_transformers._errors import supported_range
 from tokendraw_vllm import _parts as vllm_log
 from tokendraw_vllm._engine import SWITCHED_OFF, TESTED
-from tokendraw_vllm.v2.rules import NOT_REPLACED
+from tokendraw_vllm.v2.parameters import NOT_REPLACED
 from transformers_models import byte_tokenizer, draw, model_of, prompts
 
 READMES = {

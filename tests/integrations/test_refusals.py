@@ -44,7 +44,7 @@ def own_loop(input_ids):
 
 def with_another_choice_of_tokens():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tokendraw_transformers._drawing._ARGMAX", (torch.argmin,))
+        patch.setattr("tokendraw_transformers._generate._ARGMAX", (torch.argmin,))
         draw(model_of("llama"), prompts(1), seeds=[1])
 
 

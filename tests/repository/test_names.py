@@ -19,7 +19,7 @@ verify_tree_greedy renormalize_logits HIP_VISIBLE_DEVICES cum_seq_lens_kv paged_
 output_accepted_token_num output_emitted_draft_token_num DeprecationWarning broadcast_shapes manylinux_2_17
 nanovllm/layers/sampler.py tests/generation/test_logits_process.py build/site flashinfer/data/aot/sampling/sampling.so
 tests/definition.py tokendraw_acme test_inf_is_drawn_evenly plugins/acme tests/plugins/test_acme.py
-tests/test_conformance.py
+tests/test_conformance.py all_gather_into_tensor
 """
 """Names of other libraries, and of what a reader of the pages makes."""
 PROSE = re.compile(r'^ *r?"""(.*?)"""|(?:^ *|  )# (.*?)$|"""(.*?)"""', re.MULTILINE | re.DOTALL)

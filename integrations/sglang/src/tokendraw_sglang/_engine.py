@@ -121,7 +121,6 @@ def _misfits() -> Iterator[str]:
 
 
 def verification_misfits() -> Iterator[str]:
-    """Name missing and changed names of SGLang for the verification of drafts."""
     from sglang.srt.layers.dp_attention import is_dp_attention_enabled
     from sglang.srt.layers.logprob_processor import compute_spec_logprobs
     from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties

@@ -6,13 +6,14 @@ The mode of the sampler is ``temperature_logprobs``; without a temperature these
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 import tokendraw
-from tokendraw_sglang._requests import current_stream, rows_of_requests, uploaded
+from tokendraw_sglang._requests import BATCH_SIZES, Last, rows_of_requests, uploaded
 
 LEAST_BEST = 8
 """The best tokens are asked for by powers of two from this number on: kernels are compiled for each number."""
@@ -57,9 +58,7 @@ class Scorer:
     """Scores the tokens of batches, and caches the requirements of the last batch."""
 
     def __init__(self, draws: tokendraw.Sampler) -> None:
-        self._draws = draws
-        self._asked: tuple[Any, ...] | None = None
-        self._metadata = tokendraw.SamplingMetadata()
+        self._draws, self._last = draws, Last()
 
     def rows(
         self,
@@ -95,15 +94,29 @@ class Scorer:
         width: int,
     ) -> tokendraw.SamplingMetadata:
         lists = [tuple(ids or ()) for ids in given_ids]
-        asked = (temperatures, num_best, width, lists, current_stream(device))
-        if self._asked is None or self._asked[0] is not temperatures or self._asked[1:] != asked[1:]:
+
+        def describe() -> tokendraw.SamplingMetadata:
             longest = max(map(len, lists), default=0)
             padded = [[*ids, *[-1] * (longest - len(ids))] for ids in lists]
-            self._asked = asked
-            self._metadata = tokendraw.SamplingMetadata(
+            return tokendraw.SamplingMetadata(
                 temperature=None if temperatures is None else temperatures.view(-1),
                 logprob_token_ids=uploaded(padded, torch.int64, device) if longest else None,
                 row_index=None if width == 1 else rows_of_requests(len(lists), width, device),
                 facts=tokendraw.BatchFacts(any_greedy=False, max_logprobs=num_best),
             )
-        return self._metadata
+
+        return self._last.described(describe, device, (temperatures,), (num_best, width, lists))
+
+    def warm_up(self, logits: Tensor, *, width: int = 1, has_temperature: bool = True) -> None:
+        """Score the tokens of made-up rows, alone and beside few best tokens."""
+        device, vocab_size = logits.device, logits.shape[1]
+        stride = max(logits.stride(0), vocab_size)
+        made = torch.zeros(max(BATCH_SIZES) * width, stride, dtype=logits.dtype, device=device)[
+            :, :vocab_size
+        ]
+        for requests, rows, count in product(BATCH_SIZES, sorted({1, width}), (0, LEAST_BEST)):
+            ones = torch.ones(requests, 1, device=device, dtype=torch.float32)
+            temperatures = ones if has_temperature else None
+            token_ids = torch.zeros(requests * rows, dtype=torch.int32, device=device)
+            wanted = ([count] * requests, [None] * requests)
+            self.rows(made[: requests * rows], token_ids, temperatures, *wanted, rows)

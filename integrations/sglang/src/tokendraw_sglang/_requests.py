@@ -1,8 +1,8 @@
 """Carries the parameters of requests to the sampler: rules and seeds by hooks in SGLang's public ``HookRegistry``.
 
 Rules are ``custom_params={"tokendraw": {...}}``. ``SamplingParams.verify`` refuses bad ones where SGLang takes a
-request. A batch holds a column [B] for each rule as an attribute of its ``SamplingBatchInfo``, which SGLang's
-filtering, merging and copying of batches does not know.
+request. A batch holds those of each row as an attribute of its ``SamplingBatchInfo``, which SGLang's filtering,
+merging and copying of batches does not know.
 
 SGLang fills ``sampling_seed`` with ``--enable-deterministic-inference`` alone, with 42 for requests without a seed. A
 hook has it keep tokendraw as its backend there. Elsewhere a hook fills ``sampling_seed`` for batches that tokendraw
@@ -14,20 +14,24 @@ SGLang's own verification of drafts reads ``sampling_seed`` too and would draw w
 would its draws of drafts, so speculative decoding gets seeds where tokendraw verifies and SGLang draws no drafts.
 
 SGLang keeps tensors on the device and a few facts about them on the host. The same tensors come back step after step
-until a request joins or leaves, so the metadata made from them is cached.
+until a request joins or leaves, so the metadata made from them is cached. Batches like SGLang's are made up too, so
+that kernels are compiled for their dtypes before any request.
 """
 
 from __future__ import annotations
 
 import contextlib
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from tokendraw import BatchFacts, InvalidParameterError, SamplingMetadata, SamplingParams
+from tokendraw import BatchFacts, InvalidParameterError, Sampler, SamplingMetadata, SamplingParams
 from tokendraw.engines import RULE_FIELDS, changed_signature, read_rules, rule_off, rule_values, warmup_rules
 from tokendraw_sglang._engine import (
     BACKEND,
@@ -48,7 +52,8 @@ _PARAMS = "sglang.srt.sampling.sampling_params.SamplingParams"
 _CHOICE = "sglang.srt.arg_groups.overrides._deterministic_sampling_backend"
 _PLAIN = SamplingParams(filter_order="joint")
 """SGLang's filters all look at the whole row."""
-_NONE: Mapping[str, Tensor] = {}
+Rules = tuple[Mapping[str, float], ...]
+"""The rules of each row of a batch, by name; empty where no row has any."""
 
 
 def register_hooks() -> None:
@@ -68,10 +73,14 @@ def register_hooks() -> None:
         log.warning(OWN_DETERMINISM, reason)
 
 
-def rules_of(info: Any) -> Mapping[str, Tensor]:
-    """Return the columns [B] of a batch's rules by name; the same object until a request joins or leaves."""
-    rules: Mapping[str, Tensor] = vars(info).get(ATTRIBUTE, _NONE)
+def rules_of(info: Any) -> Rules:
+    """Return the rules of a batch; the same object until a request joins or leaves."""
+    rules: Rules = vars(info).get(ATTRIBUTE, ())
     return rules
+
+
+def _hold(info: Any, rules: Rules) -> None:
+    setattr(info, ATTRIBUTE, rules if any(rules) else ())
 
 
 def verify(original: Callable[..., None], params: Any, vocab_size: int) -> None:
@@ -81,15 +90,11 @@ def verify(original: Callable[..., None], params: Any, vocab_size: int) -> None:
 
 
 def from_schedule_batch(original: Callable[..., Any], cls: Any, batch: Any, vocab_size: int) -> Any:
-    """Make SGLang's parameters of a batch, with the seeds and rules of its requests."""
     info, requested = original(cls, batch, vocab_size), [request.sampling_params for request in batch.reqs]
-    seeds, device = [params.sampling_seed for params in requested], info.temperatures.device
+    seeds = [params.sampling_seed for params in requested]
     if info.sampling_seed is None and any(seed is not None for seed in seeds) and _draws_here():
-        info.sampling_seed = seed_column(seeds, device)
-    values = [_values(params) for params in requested]
-    if names := sorted({name for each in values for name in each}):
-        columns = {name: [each.get(name, rule_off(name, _PLAIN)) for each in values] for name in names}
-        setattr(info, ATTRIBUTE, {name: _column(column, device) for name, column in columns.items()})
+        info.sampling_seed = seed_column(seeds, info.temperatures.device)
+    _hold(info, tuple(map(_values, requested)))
     return info
 
 
@@ -98,40 +103,23 @@ def filter_batch(
 ) -> None:
     original(info, keep_indices, keep_indices_device)
     if rules := rules_of(info):
-        setattr(info, ATTRIBUTE, {name: column[keep_indices_device] for name, column in rules.items()})
+        _hold(info, tuple(rules[row] for row in keep_indices))
 
 
 def merge_batch(original: Callable[..., None], info: Any, other: Any) -> None:
-    """Merge two batches; rows of a batch without seeds, or without a rule, get the value that stands for none."""
-    sides = [(rules_of(each), len(each)) for each in (info, other)]
-    names = sorted({name for rules, _ in sides for name in rules})
-    device = info.temperatures.device
+    """Merge two batches; rows of a batch without seeds get the value that stands for none."""
+    own, others = (rules_of(each) or ({},) * len(each) for each in (info, other))
     for unseeded, seeded in ((info, other), (other, info)):
         if unseeded.sampling_seed is None and seeded.sampling_seed is not None:
             unseeded.sampling_seed = seeded.sampling_seed.new_full((len(unseeded),), NO_SEED)
     original(info, other)
-    if names:
-        parts = {
-            name: [
-                rules[name] if name in rules else _column([rule_off(name, _PLAIN)] * rows, device)
-                for rules, rows in sides
-            ]
-            for name in names
-        }
-        setattr(info, ATTRIBUTE, {name: torch.cat(columns) for name, columns in parts.items()})
+    _hold(info, own + others)
 
 
 def copy_for_forward(original: Callable[..., Any], info: Any) -> Any:
     copied = original(info)
-    if rules_of(info):
-        setattr(copied, ATTRIBUTE, rules_of(info))
+    setattr(copied, ATTRIBUTE, rules_of(info))
     return copied
-
-
-def warmup_columns(rows: int, device: torch.device) -> list[Mapping[str, Tensor]]:
-    """Make columns [rows] to compile kernels for: none, and those of rules named by a variable."""
-    asked: list[dict[str, float]] = [{}, *warmup_rules(_PLAIN)]
-    return [{name: _column([value] * rows, device) for name, value in rules.items()} for rules in asked]
 
 
 def _values(params: Any) -> dict[str, float]:
@@ -206,7 +194,11 @@ def metadata_of(info: Any, positions: Tensor, width: int = 1) -> SamplingMetadat
         request may have a seed.
     :param width: rows of each request, which stand one behind the other.
     """
-    temperature, rules = info.temperatures.view(-1), rules_of(info)
+    temperature, rows = info.temperatures.view(-1), rules_of(info)
+    rules = {
+        name: _column([row.get(name, rule_off(name, _PLAIN)) for row in rows], temperature.device)
+        for name in sorted({name for row in rows for name in row})
+    }
     if info.is_any_greedy:  # SGLang writes a temperature of 0 as top_k 1 at temperature 1
         temperature = temperature.masked_fill(info.top_ks <= 1, 0.0)
     filters = {name: getattr(info, each.column) for name, each in FILTERS.items() if getattr(info, each.flag)}
@@ -238,27 +230,116 @@ def rows_of_requests(requests: int, width: int, device: torch.device) -> Tensor:
     return torch.arange(requests * width, device=device).div_(width, rounding_mode="floor")
 
 
-class LastMetadata:
-    """Describes the batches of a run, and caches the last description."""
+class Last:
+    """Keeps the last description of a batch: its tensors, kept alive by it, are not read again."""
 
     def __init__(self) -> None:
         self._tensors: tuple[object, ...] = ()
-        """Those of the last batch, kept alive."""
-        self._facts: tuple[Any, ...] = ()
+        self._facts: tuple[Any, ...] | None = None
         self._metadata = SamplingMetadata()
 
     def metadata(self, info: Any, positions: Tensor, width: int = 1) -> SamplingMetadata:
-        """Describe a batch; see :func:`metadata_of`. Tensors of the last batch are not read again."""
         tensors = (*(getattr(info, name) for name in _TENSORS), rules_of(info))
-        stream = current_stream(info.temperatures.device)
-        facts = (*(getattr(info, name) for name in _FACTS), stream, width)
-        if facts != self._facts or any(a is not b for a, b in zip(self._tensors, tensors, strict=True)):
-            self._metadata = metadata_of(info, positions, width)
-            self._tensors, self._facts = tensors, facts
-        last = self._metadata
+        facts = (*(getattr(info, name) for name in _FACTS), width)
+        device, describe = info.temperatures.device, partial(metadata_of, info, positions, width)
+        last = self.described(describe, device, tensors, facts)
         return last if last.seed is None else last.with_positions(positions)
 
+    def described(
+        self,
+        describe: Callable[[], SamplingMetadata],
+        device: torch.device,
+        tensors: tuple[object, ...],
+        facts: tuple[Any, ...],
+    ) -> SamplingMetadata:
+        # tensors made on one stream may not be ready on another
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
+        facts = (*facts, stream)
+        if facts != self._facts or any(a is not b for a, b in zip(self._tensors, tensors, strict=True)):
+            self._metadata, self._tensors, self._facts = describe(), tensors, facts
+        return self._metadata
 
-def current_stream(device: torch.device) -> int | None:
-    """Return the stream of a CUDA device: tensors made on one stream may not be ready on another."""
-    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
+
+# Batches to compile kernels for.
+
+BATCH_SIZES = (1, 64)
+_FILTERS = ((), *((name,) for name in FILTERS), ("top_k", "top_p"), tuple(FILTERS))
+
+
+def warm_up(
+    sampler: Sampler,
+    logits: Tensor,
+    *,
+    width: int = 1,
+    mode: Literal["block", "rejection"] | None = None,
+) -> None:
+    """Draw from every kind of batch; torch's random state is left alone, and on a CPU nothing is drawn.
+
+    :param logits: [B, V], whose shape, dtype, layout and device the batches to come have too. Not read.
+    :param width: rows of each request in the verifications to come; 1: there will be none.
+    :param mode: how they judge drafts by probabilities; None: they draw the token of each row.
+    """
+    device, vocab_size = logits.device, logits.shape[1]
+    verified: dict[str, Any] = {}
+    if mode is not None:
+        verified = {"max_drafts": width - 1, "verify_modes": [mode], "draft_kinds": ["probs"]}
+    sampler.warmup(
+        vocab_size,
+        dtypes=[logits.dtype],
+        row_stride=max(logits.stride(0), vocab_size),
+        metadata=batches(
+            device,
+            largest_k=vocab_size,
+            width=1 if mode else width,
+            seeds=mode is None or is_deterministic(),
+        ),
+        progress=False,
+        **verified,
+    )
+
+
+def batches(
+    device: torch.device, largest_k: int, *, width: int = 1, seeds: bool = True
+) -> Iterator[SamplingMetadata]:
+    """Yield the metadata of every combination of filters, greedy rows, seeds and rules named by a variable.
+
+    :param width: rows of each request where trees of drafts are walked; each combination comes with one row too.
+    """
+    seedings, asked = (False, True) if seeds else (False,), [{}, *warmup_rules(_PLAIN)]
+    for requests in BATCH_SIZES:
+        for filters, any_greedy, any_seeded, rules in product(_FILTERS, (False, True), seedings, asked):
+            info = _info(requests, device, filters, any_greedy, any_seeded, largest_k)
+            _hold(info, (rules,) * requests)
+            for rows in sorted({1, width}):
+                yield metadata_of(info, torch.arange(requests * rows, device=device), rows)
+
+
+def _info(
+    rows: int,
+    device: torch.device,
+    filters: tuple[str, ...],
+    any_greedy: bool,
+    any_seeded: bool,
+    largest_k: int,
+) -> SimpleNamespace:
+    """Fill in the fields for :func:`metadata_of`, in SGLang's dtypes; every second row is plain or greedy."""
+    is_plain_row = torch.arange(rows, device=device) % 2 == 0
+    values = {name: each.example if name in filters else each.off for name, each in FILTERS.items()}
+    if "top_k" in filters:
+        values["top_k"] = min(values["top_k"], largest_k)
+    dtypes = dict.fromkeys(FILTERS, torch.float32) | {"top_k": torch.int32}
+    info = SimpleNamespace(
+        temperatures=torch.full((rows, 1), 0.8, device=device, dtype=torch.float32),
+        sampling_seed=torch.where(is_plain_row, 7, NO_SEED) if any_seeded else None,
+        is_any_greedy=any_greedy,
+        max_top_k=values["top_k"] if "top_k" in filters else None,
+        **{
+            each.column: torch.full((rows,), values[name], dtype=dtypes[name], device=device)
+            for name, each in FILTERS.items()
+        },
+        **{each.flag: name in filters for name, each in FILTERS.items()},
+    )
+    if any_greedy:
+        info.top_ks.masked_fill_(~is_plain_row, 1)
+        info.need_top_k_sampling = True
+    return info

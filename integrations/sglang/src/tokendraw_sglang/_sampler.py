@@ -29,8 +29,7 @@ from tokendraw_sglang._engine import (
     without_seeds,
 )
 from tokendraw_sglang._logprobs import RowLogprobs, Scorer
-from tokendraw_sglang._requests import LastMetadata
-from tokendraw_sglang._warmup import warm_up, warm_up_scores
+from tokendraw_sglang._requests import Last, warm_up
 
 Walk = tuple[Tensor, Tensor, Tensor]
 """``predict`` [B * n], ``accept_index`` [B, depth] and the number of accepted drafts [B], all int32."""
@@ -80,7 +79,7 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         self._scores: Scorer | None = Scorer(draws) if has_scorer else None
         """None: SGLang computes log-probabilities. The first rank has no scorer, or a score has failed, or inference
         is deterministic: SGLang's kernel gives them the bits that it gives tokens of a prompt."""
-        self._batches, self._verifications = LastMetadata(), LastMetadata()
+        self._batches, self._verifications = Last(), Last()
         self._is_warm = False
         self._preprocessed: Tensor | None = None
 
@@ -229,7 +228,7 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
             return
         has_temperature = not engine.SGLANG_RETURN_ORIGINAL_LOGPROB
         try:
-            warm_up_scores(self._scores, logits, width=width, has_temperature=has_temperature)
+            self._scores.warm_up(logits, width=width, has_temperature=has_temperature)
         except Exception as error:
             self._leave_logprobs(error)
 
@@ -270,7 +269,6 @@ def _walk(drafts: Any, tokens: Tensor) -> Walk:
 
 
 def _chains(drafts: Any) -> tokendraw.Drafts:
-    """Describe chains of drafts with the probabilities of their draws."""
     width, probs = drafts.draft_token_num, drafts.draft_probs
     tokens = drafts.draft_token.reshape(-1, width)
     return tokendraw.Drafts(

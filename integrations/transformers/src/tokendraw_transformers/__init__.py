@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from tokendraw.tools import lazy_names
 
 if TYPE_CHECKING:
+    from tokendraw_transformers._drawing import DrawDecoderOnlyOutput as DrawDecoderOnlyOutput
+    from tokendraw_transformers._drawing import DrawEncoderDecoderOutput as DrawEncoderDecoderOutput
     from tokendraw_transformers._errors import InvalidRowsWarning as InvalidRowsWarning
     from tokendraw_transformers._errors import SeedsUnusedWarning as SeedsUnusedWarning
     from tokendraw_transformers._errors import TransformersVersionError as TransformersVersionError
+    from tokendraw_transformers._generate import Row as Row
+    from tokendraw_transformers._generate import derived_seed as derived_seed
     from tokendraw_transformers._generate import generate as generate
-    from tokendraw_transformers._output import DrawDecoderOnlyOutput as DrawDecoderOnlyOutput
-    from tokendraw_transformers._output import DrawEncoderDecoderOutput as DrawEncoderDecoderOutput
     from tokendraw_transformers._processor import DrawLogitsProcessor as DrawLogitsProcessor
     from tokendraw_transformers._processor import ModelOnDisk as ModelOnDisk
     from tokendraw_transformers._rollout import rollout_func as rollout_func
-    from tokendraw_transformers._seeds import Row as Row
-    from tokendraw_transformers._seeds import derived_seed as derived_seed
 
 _ERRORS = "InvalidRowsWarning SeedsUnusedWarning TransformersVersionError"
 _ENTRIES = "the output's row(i) lists (token id, logprob, rank) of each step, for a server to format"

@@ -1,8 +1,6 @@
-"""Takes over the last step of transformers' decoding loop without changing the loop.
+"""Draws the tokens of a batch, with its log-probabilities in the outputs of ``generate``; keeps loaded samplers.
 
-``GenerationMixin._sample`` processes the scores [B, V], records them, and takes ``torch.argmax(scores, dim=-1)`` for
-the tokens where it does not sample. So the last processor draws, and returns the scores as a tensor whose argmax is the
-drawn tokens. The loop takes them without another pass over the vocabulary.
+The outputs with ``return_dict_in_generate=True`` are transformers' own, with further fields.
 """
 
 from __future__ import annotations
@@ -10,11 +8,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
+from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 import tokendraw
 from tokendraw import (
@@ -26,9 +25,8 @@ from tokendraw import (
     SamplingParams,
     kept_ids,
 )
+from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID
 from tokendraw.resolution import read_settings
-from tokendraw_transformers._errors import TransformersVersionError
-from tokendraw_transformers._warpers import StepPlan
 
 _lock = threading.Lock()
 _cache: dict[Hashable, Any] = {}
@@ -149,99 +147,93 @@ class BatchDrawer:
         return SamplingMetadata.from_params(self._params, device=device, positions=[0] * len(self._params))
 
 
-_ARGMAX = (torch.argmax, Tensor.argmax)
+@dataclass
+class _Draws:
+    """What ``generate`` adds to transformers' own output."""
 
+    if TYPE_CHECKING:
+        sequences: Any  # of transformers' own output
 
-class DrawnScores(Tensor):
-    """Scores [B, V] with the drawn tokens as the result of their first argmax.
+    valid: Tensor | None = None
+    """[B] bool: False for rows that met NaN, or nothing above -inf."""
+    logprobs: Tensor | None = None
+    """[B, steps] float32: natural logarithm of each drawn token's probability; 0 where a row had ended."""
+    ranks: Tensor | None = None
+    """[B, steps] int64: how many tokens have a value at least the drawn one's; 0 where a row had ended."""
+    top_token_ids: Tensor | None = None
+    """[B, steps, N] int64: the N best; -1 where a row had ended."""
+    top_logprobs: Tensor | None = None
+    """[B, steps, N] float32; -inf where a row had ended."""
+    kept_token_ids: Tensor | None = None
+    """[B, steps, K] int64: the ids that the filters kept, ascending; -1 behind the last and where a row had ended."""
+    kept_counts: Tensor | None = None
+    """[B, steps] int64: how many ids were kept, also if more than K; 0 where a row had ended."""
+    entropy: Tensor | None = None
+    """[B, steps] float32, in nats; 0 where a row had ended."""
 
-    It shares the memory of the scores. For any other function, and from the second argmax on, it is a plain tensor.
-    """
+    def row(self, index: int) -> list[list[tuple[int, float, int]]]:
+        """List the draws of a row: for each token (token id, logprob, rank), then the entries of the best tokens.
 
-    token_ids: Tensor | None
+        Waits for the device.
 
-    @classmethod
-    def of(cls, scores: Tensor, token_ids: Tensor) -> DrawnScores:
-        drawn_scores = scores.as_subclass(cls)
-        drawn_scores.token_ids = token_ids
-        return drawn_scores
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func in _ARGMAX and isinstance(args[0], cls) and args[0].token_ids is not None:
-            token_ids, args[0].token_ids = args[0].token_ids, None
-            return token_ids
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
-
-
-class DrawProcessor(LogitsProcessor):  # type: ignore[misc]
-    """The last processor of the list: draws, records the outputs, and returns :class:`DrawnScores`."""
-
-    def __init__(self, plan: StepPlan, rows: BatchDrawer, offset: Tensor, *, records_scores: bool) -> None:
-        self._plan = plan
-        self._rows = rows
-        self._offset = offset
-        self._records_scores = records_scores
-        self._last: DrawnScores | None = None
-        self.steps: list[dict[str, Any]] = []
-        """As :meth:`BatchDrawer.fields` returns them."""
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Draw from processed scores [B, V]; return them, warped if scores are recorded."""
-        self.check_taken()
-        narrowed = self._plan.narrowing(input_ids, scores)
-        output = self._rows.draw(narrowed, self._offset + input_ids.shape[1])
-        self.steps.append(self._rows.fields(narrowed, output))
-        recorded_scores = self._plan.recorded(input_ids, scores) if self._records_scores else scores
-        self._last = DrawnScores.of(recorded_scores, output.token_ids)
-        return self._last
-
-    def check_taken(self) -> None:
-        """Check that the loop took the tokens of the last step.
-
-        :raises TransformersVersionError: it took others, in a way that the adapter does not know.
+        :raises InvalidParameterError: a ValueError: ``generate`` was not asked for ``logprobs``.
         """
-        if self._last is not None and self._last.token_ids is not None:
-            raise TransformersVersionError(
-                "'GenerationMixin._sample' needs to take its tokens by torch.argmax, found that it took others. "
-                "Install a transformers that tokendraw-transformers was tested with, or leave out custom_generate."
-            )
+        if self.logprobs is None or self.ranks is None:
+            raise InvalidParameterError("'row' needs logprobs, found none. Pass logprobs= to model.generate.")
+        ranks = [rank for rank in self.ranks[index].tolist() if rank]  # 0: the row had ended
+        drawn = self.sequences[index, -self.ranks.shape[1] :].tolist()
+        steps = [[entry] for entry in zip(drawn, self.logprobs[index].tolist(), ranks, strict=False)]
+        if self.top_token_ids is not None and self.top_logprobs is not None:
+            best = zip(self.top_token_ids[index].tolist(), self.top_logprobs[index].tolist(), strict=True)
+            for step, (ids, values) in zip(steps, best, strict=False):
+                step += [
+                    (token_id, value, rank)
+                    for rank, (token_id, value) in enumerate(zip(ids, values, strict=True), 1)
+                    if token_id != PAD_TOKEN_ID
+                ]
+        return steps
 
 
-class Processors(LogitsProcessorList):  # type: ignore[misc]
-    """The remaining processors and the drawing processor, called without a look at each signature."""
-
-    def __init__(self, processors: LogitsProcessorList, draws: DrawProcessor) -> None:
-        super().__init__([*processors, draws])
-        self._processors = processors
-        self._draws = draws
-
-    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
-        if self._processors:
-            scores = self._processors(input_ids, scores, **kwargs)
-        return self._draws(input_ids, scores)
+@dataclass
+class DrawDecoderOnlyOutput(_Draws, GenerateDecoderOnlyOutput):  # type: ignore[misc]
+    """``GenerateDecoderOnlyOutput`` with the log-probabilities of the drawn tokens."""
 
 
-class RecordingStoppingCriteria(StoppingCriteriaList):  # type: ignore[misc]
-    """Stopping criteria with a record of the rows stopped at each step."""
+@dataclass
+class DrawEncoderDecoderOutput(_Draws, GenerateEncoderDecoderOutput):  # type: ignore[misc]
+    """``GenerateEncoderDecoderOutput`` with the fields of :class:`DrawDecoderOnlyOutput`."""
 
-    def __init__(self, criteria: StoppingCriteriaList) -> None:
-        super().__init__(criteria)
-        self.stopped: list[Tensor] = []
 
-    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        stopped: Tensor = super().__call__(input_ids, scores, **kwargs)
-        self.stopped.append(stopped)
-        return stopped
+_WHERE_ENDED: dict[str, Any] = {
+    "valid": True,
+    "logprobs": 0.0,
+    "ranks": 0,
+    "top_token_ids": PAD_TOKEN_ID,
+    "top_logprobs": PAD_LOGPROB,
+    "kept_token_ids": PAD_TOKEN_ID,
+    "kept_counts": 0,
+    "entropy": 0.0,
+}
+"""The fields of a step, and their values where a row had ended."""
 
-    def drawn_steps(self, steps: int) -> Tensor:
-        """Return the steps [B, steps] bool at which rows drew a token instead of padding."""
-        stopped = torch.stack(self.stopped[:steps], dim=1)
-        if not any(hasattr(criterion, "eos_token_id") for criterion in self):
-            # transformers fills rows up only where there is an end of sequence
-            return torch.ones_like(stopped)
-        stops_before = stopped.cumsum(dim=1) - stopped.to(torch.int64)
-        return stops_before == 0
+
+def stacked(steps: list[dict[str, Tensor]], drawn_steps: Tensor) -> dict[str, Tensor]:
+    """Join the fields of steps to those of an output.
+
+    :param drawn_steps: [B, steps] bool: False where a row had ended.
+    """
+    fields = {}
+    for name in steps[0]:
+        values = torch.stack([step[name] for step in steps], dim=1)
+        ended = ~drawn_steps if values.dim() == 2 else ~drawn_steps[..., None]
+        fields[name] = values.masked_fill(ended, _WHERE_ENDED[name])
+    return {**fields, "valid": fields["valid"].all(dim=1)}
+
+
+def with_draws(result: Any, draws: dict[str, Tensor]) -> Any:
+    fields = dict(result.items())
+    if fields.get("scores"):
+        fields["scores"] = tuple(scores.as_subclass(Tensor) for scores in fields["scores"])
+    encoder_decoder = isinstance(result, GenerateEncoderDecoderOutput)
+    kind = DrawEncoderDecoderOutput if encoder_decoder else DrawDecoderOnlyOutput
+    return kind(**fields, **draws)

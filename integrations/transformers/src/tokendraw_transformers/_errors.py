@@ -48,24 +48,17 @@ def warn(text: str, category: type[TokendrawWarning]) -> None:
     warnings.warn(text, category, stacklevel=5)
 
 
-_LOOP = (
-    "self input_ids logits_processor stopping_criteria generation_config synced_gpus streamer model_kwargs"
-)
-CALLER_ARGUMENTS = ["assistant_model", "streamer", "synced_gpus"]
-"""Arguments of ``GenerationMixin.generate`` that it does not pass on to a callable ``custom_generate``."""
-SIGNATURES = {
-    "_sample": _LOOP.split(),
-    "_extract_generation_mode_kwargs": [
-        "self",
-        "custom_generate",
-        "kwargs",
-        "synced_gpus",
-        "assistant_model",
-        "streamer",
-    ],
-    "generate": CALLER_ARGUMENTS,
+_PARAMETERS = {
+    "_sample": (
+        "self input_ids logits_processor stopping_criteria generation_config synced_gpus streamer model_kwargs"
+    ),
+    "_extract_generation_mode_kwargs": "self custom_generate kwargs synced_gpus assistant_model streamer",
+    "generate": "assistant_model streamer synced_gpus",
 }
+SIGNATURES = {name: parameters.split() for name, parameters in _PARAMETERS.items()}
 """Methods of ``GenerationMixin`` and their parameters: the decoding loop, and what it is prepared with."""
+CALLER_ARGUMENTS = SIGNATURES["generate"]
+"""Arguments of ``GenerationMixin.generate`` that it does not pass on to a callable ``custom_generate``."""
 
 
 def supported_range() -> Requirement:

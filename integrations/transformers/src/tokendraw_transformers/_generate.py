@@ -1,25 +1,200 @@
-"""The callable for ``custom_generate``: runs transformers' decoding loop with its last step replaced."""
+"""The callable for ``custom_generate``: runs transformers' decoding loop with its last step replaced, unchanged itself.
+
+``GenerationMixin._sample`` processes the scores [B, V], records them, and takes ``torch.argmax(scores, dim=-1)`` for
+the tokens where it does not sample. So the list of processors draws at its end, and returns the scores as a tensor
+whose argmax is the drawn tokens. The loop takes them without another pass over the vocabulary.
+"""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import inspect
 import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from transformers import GenerationMixin, LogitsProcessorList
+from transformers import GenerationMixin, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import GenerationMode
 
 from tokendraw import InvalidParameterError, Sampler
-from tokendraw_transformers._drawing import BatchDrawer, DrawProcessor, Processors, RecordingStoppingCriteria
-from tokendraw_transformers._edits import with_edits
-from tokendraw_transformers._errors import CALLER_ARGUMENTS, InvalidRowsWarning, SeedsUnusedWarning, warn
-from tokendraw_transformers._output import stacked, with_draws
-from tokendraw_transformers._seeds import Seeds, row_seeds
-from tokendraw_transformers._warpers import plan
+from tokendraw_transformers._drawing import BatchDrawer, stacked, with_draws
+from tokendraw_transformers._errors import (
+    CALLER_ARGUMENTS,
+    InvalidRowsWarning,
+    SeedsUnusedWarning,
+    TransformersVersionError,
+    warn,
+)
+from tokendraw_transformers._lists import StepPlan, plan, with_edits
+
+
+class Row(int):
+    """The index of a row in its batch, and its prompt: the argument of a callable ``seeds``.
+
+    It is an integer: ``seeds=lambda row: 100 + row``. In a pipeline the index starts anew with each batch, so
+    tell prompts apart by ``prompt_ids`` there.
+    """
+
+    prompt_ids: tuple[int, ...]
+    """Token ids of the row's prompt, without padding; empty where the model is given embeddings."""
+    repeat: int
+    """Number of rows before it in the batch with the same prompt, as ``num_return_sequences`` makes them."""
+
+    @classmethod
+    def of(cls, index: int, prompt_ids: tuple[int, ...], repeat: int) -> Row:
+        row = cls(index)
+        row.prompt_ids, row.repeat = prompt_ids, repeat
+        return row
+
+
+Seeds: TypeAlias = int | Sequence[int | None] | Tensor | Callable[[Row], int | None] | None
+
+
+def derived_seed(base: int, token_ids: Iterable[int], repeat: int = 0) -> int:
+    """Derive the seed of a row from a base seed, as ``seeds=base`` does.
+
+    It is the first eight bytes, little-endian, of the SHA-256 of ``base`` modulo 2**64, ``repeat`` and the token ids,
+    each as eight little-endian bytes. So it depends on the prompt, and on no other prompt of the batch.
+
+    :param base: an integer in [-2**63, 2**64).
+    :param token_ids: of the row's prompt, without padding.
+    :param repeat: how many rows before it in the batch have the same prompt.
+    :returns: an integer in [0, 2**64).
+    :raises InvalidParameterError: a ValueError: ``base`` is no such integer.
+    """
+    if isinstance(base, bool) or not isinstance(base, int) or not -(2**63) <= base < 2**64:
+        raise InvalidParameterError(
+            f"'seeds' needs a base seed in [-2**63, 2**64), found {base!r}. Pass an integer in that range."
+        )
+    words = (base % 2**64, repeat, *token_ids)
+    text = b"".join(word.to_bytes(8, "little") for word in words)
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
+
+
+def row_seeds(
+    seeds: Any, rows: int, prompts: Callable[[], Sequence[Sequence[int]]], *, subject: str
+) -> list[int | None]:
+    """Find the seed of each row. Listed seeds, and those that a callable returns, are checked when the batch is built.
+
+    :param prompts: returns the token ids of each row's prompt, without padding; called only if they are needed.
+    :param subject: what a row is, in a message.
+    """
+    if seeds is None:
+        return [None] * rows
+    if hasattr(seeds, "tolist"):  # a tensor, an array, a scalar of numpy
+        seeds = seeds.tolist()
+    if isinstance(seeds, int):
+        return [derived_seed(seeds, row.prompt_ids, row.repeat) for row in _rows_of_prompts(prompts())]
+    if callable(seeds):
+        return [seeds(row) for row in _rows_of_prompts(prompts())]
+    if not isinstance(seeds, Sequence) or isinstance(seeds, (str, bytes)):
+        raise InvalidParameterError(
+            f"'seeds' needs an integer, one entry {subject}, or a callable of the row, found a "
+            f"{type(seeds).__name__}. Pass one of these."
+        )
+    if len(seeds) != rows:
+        raise InvalidParameterError(
+            f"'seeds' needs one entry {subject}, found {len(seeds)}. Pass a list of integers or None."
+        )
+    return list(seeds)
+
+
+def _rows_of_prompts(prompts: Sequence[Sequence[int]]) -> list[Row]:
+    previous: Counter[tuple[int, ...]] = Counter()
+    rows = []
+    for index, prompt in enumerate(map(tuple, prompts)):
+        rows.append(Row.of(index, prompt, previous[prompt]))
+        previous[prompt] += 1
+    return rows
+
+
+_ARGMAX = (torch.argmax, Tensor.argmax)
+
+
+class DrawnScores(Tensor):
+    """Scores [B, V] with the drawn tokens as the result of their first argmax.
+
+    It shares the memory of the scores. For any other function, and from the second argmax on, it is a plain tensor.
+    """
+
+    token_ids: Tensor | None
+
+    @classmethod
+    def of(cls, scores: Tensor, token_ids: Tensor) -> DrawnScores:
+        drawn_scores = scores.as_subclass(cls)
+        drawn_scores.token_ids = token_ids
+        return drawn_scores
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _ARGMAX and isinstance(args[0], cls) and args[0].token_ids is not None:
+            token_ids, args[0].token_ids = args[0].token_ids, None
+            return token_ids
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+class DrawingProcessors(LogitsProcessorList):  # type: ignore[misc]
+    """The processors that stay transformers', and behind them the draw, which is recorded."""
+
+    def __init__(self, plan: StepPlan, rows: BatchDrawer, offset: Tensor, *, records_scores: bool) -> None:
+        super().__init__(with_edits(plan.processors))
+        self._plan, self._rows, self._offset = plan, rows, offset
+        self._records_scores = records_scores
+        self._last: DrawnScores | None = None
+        self.steps: list[dict[str, Any]] = []
+        """As :meth:`BatchDrawer.fields` returns them."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        """Process scores [B, V] and draw; return them as :class:`DrawnScores`, warped if scores are recorded."""
+        self.check_taken()
+        scores = super().__call__(input_ids, scores, **kwargs)
+        narrowed = self._plan.narrowing(input_ids, scores)
+        output = self._rows.draw(narrowed, self._offset + input_ids.shape[1])
+        self.steps.append(self._rows.fields(narrowed, output))
+        recorded_scores = self._plan.recorded(input_ids, scores) if self._records_scores else scores
+        self._last = DrawnScores.of(recorded_scores, output.token_ids)
+        return self._last
+
+    def check_taken(self) -> None:
+        """Check that the loop took the tokens of the last step.
+
+        :raises TransformersVersionError: it took others, in a way that the adapter does not know.
+        """
+        if self._last is not None and self._last.token_ids is not None:
+            raise TransformersVersionError(
+                "'GenerationMixin._sample' needs to take its tokens by torch.argmax, found that it took others. "
+                "Install a transformers that tokendraw-transformers was tested with, or leave out custom_generate."
+            )
+
+
+class RecordingStoppingCriteria(StoppingCriteriaList):  # type: ignore[misc]
+    """Stopping criteria with a record of the rows stopped at each step."""
+
+    def __init__(self, criteria: StoppingCriteriaList) -> None:
+        super().__init__(criteria)
+        self.stopped: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        stopped: Tensor = super().__call__(input_ids, scores, **kwargs)
+        self.stopped.append(stopped)
+        return stopped
+
+    def drawn_steps(self, steps: int) -> Tensor:
+        """Return the steps [B, steps] bool at which rows drew a token instead of padding."""
+        stopped = torch.stack(self.stopped[:steps], dim=1)
+        if not any(hasattr(criterion, "eos_token_id") for criterion in self):
+            # transformers fills rows up only where there is an end of sequence
+            return torch.ones_like(stopped)
+        stops_before = stopped.cumsum(dim=1) - stopped.to(torch.int64)
+        return stops_before == 0
 
 
 def position_offset(
@@ -58,7 +233,6 @@ def prompts(model: Any, input_ids: Tensor, model_kwargs: dict[str, Any]) -> list
 
 
 def _mask(model: Any, model_kwargs: dict[str, Any]) -> Tensor | None:
-    """Return the attention mask of the decoding model; transformers drops a mask of ones."""
     return model_kwargs.get("decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask")
 
 
@@ -124,14 +298,17 @@ def generate(
     :raises InvalidParameterError: a ValueError: an argument is outside its range, or asks for what is not served.
     :raises TransformersVersionError: the decoding loop is not the one that the adapter knows.
     """
-
-    def given(name: str, value: Any) -> Any:
-        """Look up a missing argument in the ``GenerationConfig``, which keeps entries unknown to transformers."""
-        return getattr(generation_config, name, None) if value is None else value
-
-    seeds, sampler = given("seeds", seeds), given("sampler", sampler)
-    logprobs, logprobs_mode = given("logprobs", logprobs), given("logprobs_mode", logprobs_mode)
-    kept_ids, entropy = given("kept_ids", kept_ids), given("entropy", entropy)
+    given: dict[str, Any] = {
+        "seeds": seeds,
+        "sampler": sampler,
+        "logprobs": logprobs,
+        "logprobs_mode": logprobs_mode,
+    }
+    given |= {"kept_ids": kept_ids, "entropy": entropy}
+    # the GenerationConfig keeps entries that are unknown to transformers
+    seeds, sampler, logprobs, logprobs_mode, kept_ids, entropy = (
+        getattr(generation_config, name, None) if value is None else value for name, value in given.items()
+    )
     arguments = caller_arguments()
     streamer = arguments.get("streamer") if streamer is None else streamer
     synced_gpus = arguments.get("synced_gpus") if synced_gpus is None else synced_gpus
@@ -153,7 +330,7 @@ def generate(
         subject += f" ({rows // copies} prompts, num_return_sequences={copies})"
     seeds_by_row = row_seeds(seeds, rows, lambda: prompts(model, input_ids, model_kwargs), subject=subject)
     params = replace(plans.params, logprobs=logprobs)
-    draws = DrawProcessor(
+    draws = DrawingProcessors(
         plans,
         BatchDrawer(
             [replace(params, seed=seed) for seed in seeds_by_row],
@@ -176,7 +353,7 @@ def generate(
     by_argmax.do_sample = False
     result = model._sample(
         input_ids,
-        logits_processor=Processors(with_edits(plans.processors), draws),
+        logits_processor=draws,
         stopping_criteria=criteria,
         generation_config=by_argmax,
         synced_gpus=mode["synced_gpus"],

@@ -15,15 +15,6 @@ from tokendraw.engines import format_error
 from tokendraw_transformers._drawing import BatchDrawer
 
 
-def one_hot_scores(scores: Tensor, token_ids: Tensor) -> Tensor:
-    """Make scores [B, V] with 0 at ``token_ids`` [B] and half the least finite number elsewhere.
-
-    They are finite, since prompt lookup takes -inf for a token that may never be drawn, and drops its candidate.
-    """
-    rest = torch.full_like(scores, torch.finfo(scores.dtype).min / 2)
-    return rest.scatter_(-1, token_ids[:, None], 0.0)
-
-
 class DrawLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     """Draw each token through tokendraw and set all other scores to the least value.
 
@@ -74,7 +65,7 @@ class DrawLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self._rows = BatchDrawer(entries, sampler)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Draw a token in each row of ``scores`` [B, V]; return scores as :func:`one_hot_scores` makes them."""
+        """Draw a token in each row of ``scores`` [B, V]; return 0 there, and half the least finite number elsewhere."""
         count = scores.shape[0]
         if self._is_shared and len(self._params) != count:
             self._params = self._params[:1] * count
@@ -90,7 +81,9 @@ class DrawLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             )
         padding = torch.tensor(self._left_padding, dtype=torch.int64, device=scores.device)
         token_ids = self._rows.draw(scores, (input_ids.shape[1] - 1 - padding).expand(count)).token_ids
-        return one_hot_scores(scores, token_ids)
+        # finite, since prompt lookup takes -inf for a token that may never be drawn, and drops its candidate
+        rest = torch.full_like(scores, torch.finfo(scores.dtype).min / 2)
+        return rest.scatter_(-1, token_ids[:, None], 0.0)
 
 
 def _paddings(left_padding: Any) -> list[int]:

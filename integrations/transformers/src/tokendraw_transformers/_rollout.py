@@ -15,8 +15,7 @@ import torch
 
 from tokendraw import InvalidParameterError
 from tokendraw.plugin import PAD_TOKEN_ID
-from tokendraw_transformers._generate import generate
-from tokendraw_transformers._seeds import derived_seed, row_seeds
+from tokendraw_transformers._generate import derived_seed, generate, row_seeds
 
 
 def rollout_func(

@@ -33,7 +33,7 @@ def register() -> None:
 
         for part, reason in reasons_to_log().items():
             _parts.log_kept(reason, part=part)
-        installs = {_parts.V1_SAMPLER: _v1, _parts.SAMPLER: v2, _parts.ADMISSION: v2.rules}
+        installs = {_parts.V1_SAMPLER: _v1, _parts.SAMPLER: v2, _parts.ADMISSION: v2.parameters}
         for part in filter(is_whole, installs):
             installs[part].install()
     except Exception as error:

@@ -119,7 +119,6 @@ def reasons_to_log() -> dict[str, str]:
 
 
 def _moved(seam: str) -> str | None:
-    """Say how vLLM differs at a seam; None: it does not."""
     place, _, names = seam.partition(" ")
     module, _, name = place.partition(":")
     expected = names[1:-1].split()
@@ -183,20 +182,18 @@ class DraftSetup(NamedTuple):
     """What drafts a configuration of vLLM brings, to compile kernels for."""
 
     most: int
-    """K."""
+    """K; 0: none."""
     mode: VerifyMode | None
     """The mode for drafts that were drawn; None: all are chosen."""
 
     @classmethod
-    def of(cls, config: Any) -> DraftSetup | None:
+    def of(cls, config: Any) -> DraftSetup:
         given = getattr(config, "speculative_config", None)
         if given is None:
-            return None
+            return cls(0, None)
         mode: VerifyMode = "block" if given.rejection_sample_method == "block" else "rejection"
-        return cls(
-            given.num_speculative_tokens,
-            mode if given.draft_sample_method == "probabilistic" else None,
-        )
+        is_drawn = given.draft_sample_method == "probabilistic"
+        return cls(given.num_speculative_tokens, mode if is_drawn else None)
 
 
 def verification_obstacle(config: Any) -> str | None:

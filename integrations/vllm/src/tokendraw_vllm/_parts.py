@@ -64,8 +64,29 @@ def replace_once(owner: Any, name: str, replace: Callable[[Callable[..., Any]], 
         setattr(owner, name, made)
 
 
+def served(
+    original: Callable[..., Any], kind: Callable[..., Any], serve: Callable[[Any], Any]
+) -> Callable[..., Any]:
+    """Make a function in the place of vLLM's that serves calls; where it returns None, vLLM's own is called.
+
+    :param kind: makes what ``serve`` gets from the arguments.
+    """
+
+    def function(*given: Any, **named: Any) -> Any:
+        try:
+            call = kind(*given, **named)
+        except TypeError:  # a newer version of vLLM asks for more
+            return original(*given, **named)
+        result = serve(call)
+        return original(*given, **named) if result is None else result
+
+    return function
+
+
 Names: TypeAlias = Mapping[str, Sequence[str]]
 """Names by operation, as ``choices`` of a loaded provider."""
+NamesOfFirst: TypeAlias = Names | str | None
+"""What the first of several ranks chose for all, or why it chose none; None: this process chooses the best."""
 Chosen = TypeVar("Chosen")
 
 
@@ -79,8 +100,18 @@ def choose_for_all(choose: Callable[[], Chosen]) -> Chosen | None:
     return choose()
 
 
+REFERENCE = "native"
+"""Plain PyTorch: quicker than the sampling in PyTorch of vLLM's V1 runner on a CPU, and slower than kernels."""
+
+
 class LeftAlone(Exception):  # noqa: N818 - nothing failed
     """The reason against a part of vLLM, although tokendraw could serve the part."""
+
+
+def check_faster(plugin: str, what: str, device: Any) -> None:
+    """Leave a part to vLLM where the best plugin is the reference on a GPU."""
+    if plugin == REFERENCE and device.type != "cpu":
+        raise LeftAlone(f"'{REFERENCE}' is the best {what} for {device}, and no quicker than vLLM's own")
 
 
 def names_or_reason(choose: Callable[[], Names]) -> Names | str:
@@ -93,8 +124,7 @@ def names_or_reason(choose: Callable[[], Names]) -> Names | str:
         return format_error(error)
 
 
-def chosen_names(names: Names | str | None) -> Names | None:
-    """Return what the first of several ranks chose by :func:`names_or_reason`; None: this process draws alone."""
+def chosen_names(names: NamesOfFirst) -> Names | None:
     if isinstance(names, str):
         raise LeftAlone(names)
     return names

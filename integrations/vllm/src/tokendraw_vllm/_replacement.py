@@ -14,10 +14,8 @@ from tokendraw import Need, Sampler
 from tokendraw.plugin import PluginInfo
 from tokendraw.resolution import read_settings
 from tokendraw_vllm import _engine, _parts
-from tokendraw_vllm._parts import Names
+from tokendraw_vllm._parts import REFERENCE, Names, NamesOfFirst
 
-REFERENCE = "native"
-"""Plain PyTorch: quicker than the sampling in PyTorch of vLLM's V1 runner on a CPU, and slower than kernels."""
 _REFERENCE_PRIORITY = 0
 """Priority of plain PyTorch; those of compiled samplers and of kernels are higher."""
 
@@ -62,16 +60,15 @@ def load(
     need: Need,
     *,
     reference_is_faster: bool = False,
-    prepare: Callable[[Sampler, bool], object] | None = None,
-    names: Names | str | None = None,
+    prepare: Callable[[Replacement], object] = lambda loaded: None,
+    names: NamesOfFirst = None,
 ) -> Replacement | None:
     """Load the sampler for a part of vLLM; None, with a line in the log, if vLLM's stays.
 
     Raises nothing, but ends the process where other ranks draw the same tokens.
 
     :param reference_is_faster: whether tokendraw's reference in plain PyTorch is quicker than the part.
-    :param prepare: called with the sampler and ``seeds_every_row`` of :class:`Replacement` before it counts as loaded.
-    :param names: what the first of several ranks chose for all, by :func:`choose`; None: the best is chosen here.
+    :param prepare: called with the replacement before it counts as loaded.
     """
     with _parts.vllm_stays_if_it_raises(part):
         if names is None and not reference_is_faster:
@@ -79,13 +76,13 @@ def load(
         sampler = tokendraw.load_sampler(_parts.chosen_names(names), device=device, need=need)
         version, info = _plugin_of(sampler.name)
         seeds_every_row = getattr(info.operations["sample"], "seeding", "none") == "counter"
-        if prepare is not None:
-            prepare(sampler, seeds_every_row)
+        is_specialised = info.priority > _REFERENCE_PRIORITY
         by = f"{sampler.name} {version}, vLLM {_engine.version()}"
+        loaded = Replacement(part, sampler, {part}, seeds_every_row, is_specialised, by)
+        prepare(loaded)
         if _engine.is_tested():  # else the proof comes first
             _parts.log_replaced(part, by)
-        is_specialised = info.priority > _REFERENCE_PRIORITY
-        return Replacement(part, sampler, {part}, seeds_every_row, is_specialised, by)
+        return loaded
     return None
 
 

@@ -120,8 +120,8 @@ def _load(sampler: Any, device: torch.device, vocab_size: int) -> Replacement | 
         generators = [{row: torch.Generator().manual_seed(row) for row in range(4)} for _ in range(2)]
         mine, own = (_metadata(logits, each, k, p) for each in generators)
         drawn = replacement.sampler.sample(logits, mine).token_ids
-        native = reference(device, use_fp64=need.gumbel_dtype == "fp64")
-        require(drawn, native.sample(logits, own).token_ids, apply_top_k_top_p(logits.clone(), k, p))
+        expected = reference(device, need).sample(logits, own).token_ids
+        require(drawn, expected, apply_top_k_top_p(logits.clone(), k, p))
 
     return None if pass_or_stay(_PART, replacement.by, {_PART: check}) else replacement
 

@@ -33,15 +33,14 @@ from tokendraw_vllm._parts import ATTRIBUTE
 from tokendraw_vllm._replacement import Replacement
 from tokendraw_vllm.v2 import drafts, logprobs
 from tokendraw_vllm.v2.loading import BackgroundLoad, Setup, load_during_weights
+from tokendraw_vllm.v2.parameters import log_lost
 from tokendraw_vllm.v2.proof import Proof
-from tokendraw_vllm.v2.rules import log_lost
 from tokendraw_vllm.v2.slots import Slots
 
 Method = Callable[..., Any]
 
 
 def install() -> None:
-    """Have every new V2 sampler of this process draw through tokendraw."""
     from vllm.v1.worker.gpu.model_states.interface import ModelState
     from vllm.v1.worker.gpu.states import RequestState
 
@@ -92,7 +91,6 @@ _SAMPLED, _VERIFIED = 7, 11
 
 
 def verifier(sampler: Any, config: Any, device: torch.device) -> Any:
-    """Make a ``RejectionSampler`` of vLLM that verifies through tokendraw."""
     from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
     made = RejectionSampler(sampler, config, device)
@@ -102,8 +100,6 @@ def verifier(sampler: Any, config: Any, device: torch.device) -> Any:
 
 
 def _sampling(kind: Any) -> type:
-    """Make the subclass of a ``Sampler`` of vLLM that draws through tokendraw."""
-
     class Sampling(kind):  # type: ignore[misc]
         _tokendraw: Slots | None
         """None: tokendraw could not take over."""
@@ -134,8 +130,6 @@ def _sampling(kind: Any) -> type:
 
 
 def _verifying(kind: Any) -> type:
-    """Make the subclass of vLLM's ``RejectionSampler`` that verifies through tokendraw."""
-
     class Verifying(kind):  # type: ignore[misc]
         _tokendraw: Slots
 
@@ -159,26 +153,21 @@ def _slots(sampler: Any, config: Any, device: torch.device) -> Slots:
     loading: BackgroundLoad | None = getattr(requests, ATTRIBUTE, None)
     if loading is None or loading.setup != setup:
         loading = BackgroundLoad(setup)
-    if setup.drafts is not None and setup.drafts.mode is not None and is_whole(_parts.DRAFTING):
+    if setup.drafts.mode is not None and is_whole(_parts.DRAFTING):
         drafts.install(setup.device, states.vocab_size, loading.result)
 
     def make(count: int) -> tuple[Any, Any]:
         return _made_up(sampler, config, count, setup, loading.result)
 
+    def make_verifier(made: Any) -> Any:
+        return verifier(made, config.speculative_config, device)
+
     def wait_and_prove() -> Replacement | None:
         replacement = loading.result()
-        return replacement and Proof(make, verifier, config, setup, replacement).apply()
+        return replacement and Proof(make, make_verifier, setup, replacement).apply()
 
-    # a subclass may do anything between the logits and its draw
     is_plain = type(sampler).__base__ is _sampler_class()
-    return Slots(
-        sampler,
-        loading.result if is_tested() else wait_and_prove,
-        setup.device,
-        requests,
-        raw=is_plain and not setup.batch_invariant,
-        has_orders=is_plain,
-    )
+    return Slots(sampler, setup, loading.result if is_tested() else wait_and_prove, is_plain=is_plain)
 
 
 def _made_up(
@@ -188,9 +177,8 @@ def _made_up(
     from vllm.v1.worker.gpu.states import RequestState
 
     requests = object.__new__(RequestState)
-    most = 0 if setup.drafts is None else setup.drafts.most
     start = inspect.unwrap(RequestState.__init__)  # as vLLM has it, without a load
-    start(requests, count, 64, 64, most, setup.vocab_size, setup.device)
+    start(requests, count, 64, 64, setup.drafts.most, setup.vocab_size, setup.device)
     sampler = _sampler_class()(
         config,
         count,
@@ -199,13 +187,11 @@ def _made_up(
         requests,
         setup.logprobs_mode,
         num_speculative_tokens=like.num_speculative_tokens,
-        use_fp64_gumbel=setup.use_fp64,
+        use_fp64_gumbel=setup.need.gumbel_dtype == "fp64",
         return_sampling_mask=like.return_sampling_mask,
     )
-    raw = not setup.batch_invariant
     sampler.__class__ = _sampling(type(sampler))
-    slots = Slots(sampler, wait_for_load, setup.device, requests, raw=raw, has_orders=True)
-    setattr(sampler, ATTRIBUTE, slots)
+    setattr(sampler, ATTRIBUTE, Slots(sampler, setup, wait_for_load, is_plain=True))
     return sampler, requests
 
 

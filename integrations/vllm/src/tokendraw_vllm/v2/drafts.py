@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from tokendraw import BatchFacts, Drafts, SamplingMetadata
 from tokendraw.speculative import target_rows
 from tokendraw_vllm import _parts
 from tokendraw_vllm._replacement import Replacement
-from tokendraw_vllm.v2.metadata import MAX_CACHED, make_metadata
+from tokendraw_vllm.v2.parameters import MAX_CACHED, make_metadata
 
 
 class VerifiedRows(NamedTuple):
@@ -53,60 +53,52 @@ class VerifiedRows(NamedTuple):
         """Whether ``judged`` is ``fed``, as the host knows."""
         return self.judged.data_ptr() == self.fed.data_ptr()
 
+    def drafts(self, most: int, temperature: Tensor, *, verifies: bool) -> Drafts:
+        """Lay out the drafts for a verification, or for edits before it, without a value read on the host.
 
-def probabilities(rows: VerifiedRows, draft_logits: Tensor, judging: Tensor, temperature: Tensor) -> Tensor:
-    """Return the probabilities that drafts were drawn with: [D, V] float32.
+        Where every request has as many drafts, the host knows all offsets, so their tensors are kept between steps.
 
-    A greedy row accepts its argmax, whatever probability below 1 the draft has.
-    """
-    if draft_logits.device.type != "cpu":
-        from tokendraw_vllm.v2.draft_kernels import JudgedRows, draft_probabilities
-
-        judged = JudgedRows(judging, rows.slot_of_row, rows.step_of_row, temperature, draft_logits)
-        probs: Tensor = draft_probabilities(judged)
-        return probs
-    slots = rows.slot_of_row.index_select(0, judging)
-    divisors = temperature.index_select(0, slots)
-    divisors = torch.where(divisors == 0.0, 1.0, divisors).unsqueeze(1)
-    logits = draft_logits[slots, rows.step_of_row.index_select(0, judging).to(torch.int64)]
-    return torch.softmax(logits.to(torch.float32).div_(divisors), 1)
-
-
-class DraftLayouts:
-    """Lays out the drafts of batches for a verification, without a value read on the host.
-
-    Where every request has as many drafts, the host knows all offsets, so their tensors are kept between steps.
-    """
-
-    def __init__(self) -> None:
-        self._uniform: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-        """Offsets [B + 1] and judging rows [L - B], by requests and rows of each."""
-
-    def lay_out(self, rows: VerifiedRows, most: int, temperature: Tensor, *, verifies: bool) -> Drafts:
-        fed = rows.judged if verifies else rows.fed
-        count, requests = rows.logits.shape[0], rows.cu_num_logits.shape[0] - 1
+        :param temperature: [slots] float32.
+        """
+        fed = self.judged if verifies else self.fed
+        count, requests = self.logits.shape[0], self.cu_num_logits.shape[0] - 1
         steps = count // requests
         is_uniform = count == steps * requests and (requests == 1 or steps == most + 1)
-        if is_uniform and not rows.may_compact:
-            offsets, judging = self._of_uniform(requests, steps, fed.device)
+        if is_uniform and not self.may_compact:
+            offsets, judging = _uniform(requests, steps, fed.device)
             ids = fed.reshape(requests, steps)[:, 1:].to(torch.int64).flatten()
         else:
-            offsets = rows.cu_num_logits.to(torch.int64)
+            offsets = self.cu_num_logits.to(torch.int64)
             judging = target_rows(offsets, count - requests)
             ids = fed.index_select(0, judging + 1).to(torch.int64)
         probs = None
-        if verifies and rows.draft_logits is not None:
-            probs = probabilities(rows, rows.draft_logits, judging, temperature)
+        if verifies and self.draft_logits is not None:
+            probs = self._probabilities(self.draft_logits, judging, temperature)
         return Drafts(draft_token_ids=ids, cu_num_logits=offsets, draft_probs=probs, max_drafts=most)
 
-    def _of_uniform(self, requests: int, steps: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        key = requests, steps
-        if key not in self._uniform:
-            while len(self._uniform) >= MAX_CACHED:
-                del self._uniform[next(iter(self._uniform))]
-            rows = torch.arange(requests * steps + 1, device=device)
-            self._uniform[key] = rows[::steps].contiguous(), rows[:-1].view(requests, steps)[:, :-1].flatten()
-        return self._uniform[key]
+    def _probabilities(self, draft_logits: Tensor, judging: Tensor, temperature: Tensor) -> Tensor:
+        """Return the probabilities that drafts were drawn with: [D, V] float32.
+
+        A greedy row accepts its argmax, whatever probability below 1 the draft has.
+        """
+        if draft_logits.device.type != "cpu":
+            from tokendraw_vllm.v2.draft_kernels import JudgedRows, draft_probabilities
+
+            judged = JudgedRows(judging, self.slot_of_row, self.step_of_row, temperature, draft_logits)
+            probs: Tensor = draft_probabilities(judged)
+            return probs
+        slots = self.slot_of_row.index_select(0, judging)
+        divisors = temperature.index_select(0, slots)
+        divisors = torch.where(divisors == 0.0, 1.0, divisors).unsqueeze(1)
+        logits = draft_logits[slots, self.step_of_row.index_select(0, judging).to(torch.int64)]
+        return torch.softmax(logits.to(torch.float32).div_(divisors), 1)
+
+
+@functools.lru_cache(MAX_CACHED)
+def _uniform(requests: int, steps: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return offsets [B + 1] and judging rows [L - B] of requests with as many drafts each, whose tensors are kept."""
+    rows = torch.arange(requests * steps + 1, device=device)
+    return rows[::steps].contiguous(), rows[:-1].view(requests, steps)[:, :-1].flatten()
 
 
 _FACTS = BatchFacts(max_top_k=0, any_top_p=False, any_min_p=False, any_joint=False, filters=())
@@ -119,10 +111,10 @@ def install(device: torch.device, vocab_size: int, wait_for_load: Callable[[], R
     from vllm.v1.worker.gpu.spec_decode import speculator
 
     _drafters[device] = Drafter(vocab_size, wait_for_load)
-    _parts.replace_once(speculator, "gumbel_sample", _wrapped)
+    _parts.replace_once(speculator, "gumbel_sample", lambda original: _parts.served(original, Call, draw))
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
     """The arguments of ``gumbel_sample``."""
 
     logits: Tensor
@@ -137,17 +129,9 @@ class _Call(NamedTuple):
     use_fp64: bool = False
 
 
-def _wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
-    def gumbel_sample(*given: Any, **named: Any) -> Any:
-        try:
-            call = _Call(*given, **named)
-        except TypeError:  # a newer version of vLLM asks for more
-            return original(*given, **named)
-        drafter = _drafters.get(call.logits.device)
-        drafts = None if drafter is None else drafter.draw(call)
-        return original(*given, **named) if drafts is None else drafts
-
-    return gumbel_sample
+def draw(call: Call) -> Tensor | None:
+    drafter = _drafters.get(call.logits.device)
+    return None if drafter is None else drafter.draw(call)
 
 
 class Drafter:
@@ -158,7 +142,7 @@ class Drafter:
         self._replacement = functools.cache(wait_for_load)
         self._metadata: SamplingMetadata | None = None
 
-    def draw(self, call: _Call) -> Tensor | None:
+    def draw(self, call: Call) -> Tensor | None:
         """Draw a draft in each row: [rows] int64; None where vLLM draws."""
         replacement, logits = self._replacement(), call.logits
         cache, steps = call.logits_cache, call.logits_cache_col
@@ -183,5 +167,5 @@ class Drafter:
         kept = self._metadata
         if kept is None or kept.temperature is not temperature or kept.seed is not seeds:
             columns = {"temperature": temperature, "seeds": seeds}
-            self._metadata = kept = make_metadata(columns, _FACTS, {"filters": None}, has_seeds=True)
+            self._metadata = kept = make_metadata(columns, _FACTS, {}, has_seeds=True)
         return kept

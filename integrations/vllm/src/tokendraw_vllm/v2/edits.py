@@ -8,9 +8,10 @@ requests with edits are mirrored there. vLLM's states stay what vLLM edits with,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -21,7 +22,9 @@ from tokendraw import Drafts, InvalidParameterError, PluginError, RequestSlots, 
 from tokendraw.plugin import ProcessNeed
 from tokendraw_vllm import _parts
 from tokendraw_vllm._engine import is_whole
-from tokendraw_vllm._parts import Names
+from tokendraw_vllm._parts import NamesOfFirst
+
+Result = TypeVar("Result")
 
 NEED = ProcessNeed(sync_free=True)
 _STATE_BYTES = 256
@@ -68,25 +71,24 @@ def load_processor(
     device: torch.device,
     vocab_size: int,
     sampler: str,
-    *,
     max_drafts: int = 0,
-    names: Names | str | None = None,
+    *,
+    names: NamesOfFirst = None,
 ) -> Any:
     """Load tokendraw's processor of logits and compile its kernels: a provider of ``process_logits``.
 
     :param sampler: name of the plugin that draws: a reference in plain PyTorch edits beside no other on a GPU.
-    :param names: what the first of several ranks chose for all; None: the best is chosen here.
     """
     processor = tokendraw.load("process_logits", _parts.chosen_names(names), device=device, need=NEED)
-    if processor.name == "native" != sampler and device.type != "cpu":
-        raise _parts.LeftAlone(f"'native' is the best processor for {device}, and no quicker than vLLM's own")
+    if processor.name != sampler:
+        _parts.check_faster(processor.name, "processor", device)
     _warm_up(processor, vocab_size, max_drafts, device)
     return processor
 
 
 def _warm_up(processor: Any, vocab_size: int, max_drafts: int, device: torch.device) -> None:
     """Edit a row with penalties, which have a kernel of their own, and a row with all lists; append a token."""
-    requests = request_slots(2, 8, vocab_size, device)
+    requests = request_slots(2, 8, vocab_size, device=device)
     logits = torch.zeros(2, vocab_size, dtype=torch.float32, device=device)
     slot, draft = torch.ones(2, 1, dtype=torch.int64, device=device)
     offsets = torch.arange(2, device=device) * 2
@@ -107,19 +109,13 @@ def request_bytes(max_tokens: int, vocab_size: int) -> int:
     return 8 * max_tokens + 4 * vocab_size + lists + _STATE_BYTES
 
 
-def request_slots(count: int, max_tokens: int, vocab_size: int, device: torch.device) -> RequestSlots:
-    return RequestSlots(
-        count,
-        max_tokens,
-        vocab_size,
-        device=device,
-        max_bias=_MAX_BIAS,
-        max_stop_ids=_MAX_STOP_IDS,
-        max_bad_words=_MAX_BAD_WORDS,
-        max_bad_word_len=_MAX_BAD_WORD_LEN,
-    )
-
-
+request_slots = functools.partial(
+    RequestSlots,
+    max_bias=_MAX_BIAS,
+    max_stop_ids=_MAX_STOP_IDS,
+    max_bad_words=_MAX_BAD_WORDS,
+    max_bad_word_len=_MAX_BAD_WORD_LEN,
+)
 MAX_MEMORY_BYTES = 2**30
 """Limit of the memory of all requests with edits."""
 
@@ -163,7 +159,7 @@ class EditedRows(NamedTuple):
     requests: np.ndarray
     """[n]: slots of vLLM, on the host; ``slots`` are the same on the device."""
     slots: Tensor
-    mirror: Tensor
+    own: Tensor
     """[n] int64: slots of tokendraw, on the device."""
     of_all: Tensor
     """[requests] int64: slots of tokendraw, that of a request without edits an empty one, on the device."""
@@ -179,157 +175,43 @@ class EditedRows(NamedTuple):
             target.index_copy_(0, self.rows, values)
 
 
-class Mirror:
-    """The requests of a sampler of vLLM whose logits tokendraw edits, in tokendraw's slots."""
-
-    def __init__(
-        self,
-        max_requests: int,
-        max_tokens: int,
-        vocab_size: int,
-        device: torch.device,
-        max_step_tokens: int,
-    ) -> None:
-        """Allocate the memory of all requests at once, so that vLLM measures the rest."""
-        self._device = device
-        count = max(1, min(max_requests, MAX_MEMORY_BYTES // request_bytes(max_tokens, vocab_size)))
-        self.requests = request_slots(count + 1, max_tokens, vocab_size, device)
-        self._empty = count
-        """Slot of tokendraw that never has a request."""
-        self.requests.add(0, ALL_LISTS)
-        self.requests.remove(0)
-        self._free = list(range(count))
-        self._steps = torch.arange(max_step_tokens, device=device)
-        self._no_token = torch.full((1,), -1, device=device, dtype=torch.int64)
-        self.slots: dict[int, int] = {}
-        """Slot of tokendraw by slot of vLLM."""
-        self._num_tokens = np.zeros(max_requests, dtype=np.int64)
-        """Tokens of a request in tokendraw's slots, by slot of vLLM."""
-
-    def add(self, slot: int, params: SamplingParams, ids: np.ndarray, num_prompt: int) -> bool:
-        """Take the request of a slot of vLLM that has none here into tokendraw's slots.
-
-        :param ids: its tokens, those of the prompt first.
-        :returns: False where vLLM has to edit it: no slot is free, or tokendraw takes no such value.
-        """
-        if not self._free:
-            return False
-        mirror = self._free[-1]
-        try:
-            self.requests.add(mirror, params, ids[:num_prompt], ids[num_prompt:])
-        except InvalidParameterError:
-            return False
-        self.slots[slot] = self._free.pop()
-        self._num_tokens[slot] = len(ids)
-        return True
-
-    def discard(self, slot: int) -> None:
-        mirror = self.slots.pop(slot, None)
-        if mirror is not None:
-            self.requests.remove(mirror)
-            self._free.append(mirror)
-
-    def discard_all_but(self, slots: Any) -> None:
-        """Forget requests that vLLM has no more; vLLM's sampler is not told when a request ends."""
-        for slot in [slot for slot in self.slots if slot not in slots]:
-            self.discard(slot)
-
-    def rows(self, requests: np.ndarray) -> EditedRows | None:
-        """Return the edited rows of a batch of requests; None without any."""
-        places = [place for place, slot in enumerate(requests.tolist()) if slot in self.slots]
-        if not places:
-            return None
-        count, edited = len(places), requests[places]
-        is_dense = places[-1] - places[0] + 1 == count
-        of_all = [self.slots.get(slot, self._empty) for slot in requests.tolist()]
-        on_host = torch.tensor(
-            [*places, *edited.tolist(), *(of_all[place] for place in places), *of_all],
-            pin_memory=self._device.type == "cuda",
-            dtype=torch.int64,
-            device="cpu",
-        )
-        uploaded = on_host.to(self._device, non_blocking=True)
-        rows, slots, mirror, of_all_requests = uploaded.split_with_sizes([count, count, count, len(of_all)])
-        return EditedRows(
-            slice(places[0], places[0] + count) if is_dense else rows,
-            np.array(places),
-            edited,
-            slots,
-            mirror,
-            of_all_requests,
-        )
-
-    def follow(
-        self, edited: EditedRows, input_ids: Tensor, positions: Tensor, lengths: np.ndarray
-    ) -> list[int]:
-        """Append the tokens that the model was fed with, as far as they are new.
-
-        A step without drafts feeds a decoding request with the token drawn last, and a request in its prompt with
-        tokens that are there already.
-
-        :param lengths: [rows]: number of tokens that the model has seen, of each row of the batch.
-        :returns: slots of vLLM whose tokens are unknown, since steps were missed; they are forgotten.
-        """
-        seen, known = lengths[edited.places], self._num_tokens[edited.requests]
-        is_new = seen == known + 1
-        lost: list[int] = edited.requests[seen > known + 1].tolist()
-        if is_new.any():
-            tokens = edited.of(input_ids)
-            if not is_new.all():
-                lengths_there = self.requests.tables.num_tokens.index_select(0, edited.mirror)
-                tokens = torch.where(edited.of(positions) == lengths_there, tokens, -1)
-            self._append(edited.mirror, tokens)
-            self._num_tokens[edited.requests[is_new]] += 1
-        for slot in lost:  # last: if an append raises, vLLM edits every request that is here
-            self.discard(slot)
-        return lost
-
-    def catch_up(self, edited: EditedRows, states: Any) -> list[int]:
-        """Append what vLLM has appended since the last call, whose number the device alone knows: none is unknown."""
-        history = states.all_token_ids.gpu
-        place = self.requests.tables.num_tokens.index_select(0, edited.mirror).unsqueeze(1) + self._steps
-        is_new = place < states.total_len.gpu.index_select(0, edited.slots).unsqueeze(1)
-        tokens = history[edited.slots.unsqueeze(1), place.clamp_(max=history.shape[1] - 1)]
-        self._append(edited.mirror, torch.where(is_new, tokens, self._no_token))
-        return []
-
-    def _append(self, mirror: Tensor, tokens: Tensor) -> None:
-        append = self.requests.appender
-        if append is not None:  # without the count of free places, which may wait for the device
-            append(self.requests.tables, mirror, tokens)
-        elif tokens.dim() == 1:
-            self.requests.append(mirror, tokens)
-        else:
-            self.requests.append_verified(mirror, SimpleNamespace(token_ids=tokens))
-
-
 class Edits:
-    """Who edits the logits of each request, and tokendraw's edits."""
+    """Who edits the logits of each request of a sampler of vLLM, and the slots of those that tokendraw edits."""
 
-    def __init__(self, sampler: Any, requests: Any, device: torch.device) -> None:
+    def __init__(self, sampler: Any, device: torch.device) -> None:
         """Hold a new sampler of vLLM, which edits all logits until :meth:`open`."""
-        self._sampler, self._requests, self._device = sampler, requests, device
+        self._sampler, self._of_vllm, self._device = sampler, sampler.req_states, device
         states = sampler.logits_processors if is_whole(_parts.EDITING) else ()
         self.states = [state for state in states if type(state) in edit_states()]
         self.by_vllm = np.zeros(sampler.sampling_states.max_num_reqs, dtype=bool)
         """Requests whose logits vLLM edits by anything but temperature and filters."""
         self._processor: Any = None
-        self._mirror: Mirror | None = None
+        """None: vLLM edits all."""
+        self.requests: Any = None
+        """``RequestSlots``, the last one always empty."""
+        self._slots: dict[int, int] = {}
+        """Slot of tokendraw by slot of vLLM."""
+        self._num_tokens = np.zeros(len(self.by_vllm), dtype=np.int64)
+        """Tokens of a request in tokendraw's slots, by slot of vLLM."""
 
     def open(self, processor: Any) -> None:
-        """Edit the logits of requests that come from now on, where possible."""
+        """Edit the logits of requests that come from now on, where possible.
+
+        The memory of all requests is allocated at once, so that vLLM measures the rest.
+        """
         if len(self.states) < len(edit_states()):
             return
-        sizes = self._sampler.sampling_states
+        sizes, max_tokens = self._sampler.sampling_states, self._of_vllm.max_model_len
         with _parts.vllm_stays_if_it_raises(_parts.EDITING):
-            self._mirror = Mirror(
-                sizes.max_num_reqs,
-                self._requests.max_model_len,
-                sizes.vocab_size,
-                self._device,
-                self._sampler.num_speculative_tokens,
-            )
-            self._processor = processor
+            most = MAX_MEMORY_BYTES // request_bytes(max_tokens, sizes.vocab_size)
+            count = max(1, min(sizes.max_num_reqs, most))
+            requests = request_slots(count + 1, max_tokens, sizes.vocab_size, device=self._device)
+            requests.add(0, ALL_LISTS)
+            requests.remove(0)
+            self._free, self._empty = list(range(count)), count
+            self._steps = torch.arange(self._sampler.num_speculative_tokens, device=self._device)
+            self._no_token = torch.full((1,), -1, device=self._device, dtype=torch.int64)
+            self.requests, self._processor = requests, processor
 
     def add_request(
         self, slot: int, sampling_params: Any, add: Callable[[], None], can_draw: Callable[[], bool]
@@ -340,54 +222,124 @@ class Edits:
         """
         add()
         flags, has_edits = self._sampler.needs_logits_processing, any(state.asked for state in self.states)
-        if self._mirror is not None:
-            self._mirror.discard(slot)
+        self._discard(slot)
         is_taken = has_edits and can_draw() and self._take(slot, sampling_params)
         self.by_vllm[slot] = flags[slot] or (has_edits and not is_taken)
         flags[slot] |= has_edits
 
     def _take(self, slot: int, sampling_params: Any) -> bool:
-        ids = None if self._mirror is None else staged_tokens(self._requests, slot)
-        if self._mirror is None or ids is None:
+        ids = None if self._processor is None else staged_tokens(self._of_vllm, slot)
+        if ids is None:
             return False
-        self._mirror.discard_all_but(self._requests.index_to_req_id)
+        # vLLM's sampler is not told when a request ends
+        for ended in self._slots.keys() - self._of_vllm.index_to_req_id.keys():
+            self._discard(ended)
         edits = edits_of(sampling_params)
-        return edits is not None and self._mirror.add(
-            slot, edits, ids, int(self._requests.prompt_len.np[slot])
-        )
+        return edits is not None and self.add(slot, edits, ids, int(self._of_vllm.prompt_len.np[slot]))
+
+    def add(self, slot: int, params: SamplingParams, ids: np.ndarray, num_prompt: int) -> bool:
+        """Take the request of a slot of vLLM that has none here into tokendraw's slots.
+
+        :param ids: its tokens, those of the prompt first.
+        :returns: False where vLLM has to edit it: no slot is free, or tokendraw takes no such value.
+        """
+        if not self._free:
+            return False
+        try:
+            self.requests.add(self._free[-1], params, ids[:num_prompt], ids[num_prompt:])
+        except InvalidParameterError:
+            return False
+        self._slots[slot] = self._free.pop()
+        self._num_tokens[slot] = len(ids)
+        return True
+
+    def _discard(self, slot: int) -> None:
+        own = self._slots.pop(slot, None)
+        if own is not None:
+            self.requests.remove(own)
+            self._free.append(own)
 
     def rows(self, requests: np.ndarray) -> EditedRows | None:
-        return None if self._mirror is None else self._mirror.rows(requests)
+        """Return the edited rows of a batch of requests; None without any."""
+        places = [place for place, slot in enumerate(requests.tolist()) if slot in self._slots]
+        if not places:
+            return None
+        count, edited = len(places), requests[places]
+        is_dense = places[-1] - places[0] + 1 == count
+        of_all = [self._slots.get(slot, self._empty) for slot in requests.tolist()]
+        on_host = torch.tensor(
+            [*places, *edited.tolist(), *(of_all[place] for place in places), *of_all],
+            pin_memory=self._device.type == "cuda",
+            dtype=torch.int64,
+            device="cpu",
+        )
+        uploaded = on_host.to(self._device, non_blocking=True)
+        rows, slots, own, of_all_requests = uploaded.split_with_sizes([count, count, count, len(of_all)])
+        span = slice(places[0], places[0] + count) if is_dense else rows
+        return EditedRows(span, np.array(places), edited, slots, own, of_all_requests)
 
     def follow(
         self, edited: EditedRows | None, input_ids: Tensor, positions: Tensor, lengths: np.ndarray
     ) -> bool:
-        """Append the tokens of earlier steps to the histories of edited requests: see :meth:`Mirror.follow`.
+        """Append the tokens that the model was fed with to the histories of edited requests, as far as they are new.
 
+        A step without drafts feeds a decoding request with the token drawn last, and a request in its prompt with
+        tokens that are there already.
+
+        :param lengths: [rows]: number of tokens that the model has seen, of each row of the batch.
         :returns: whether vLLM edits a request from now on that tokendraw edited.
         """
-        if self._sampler.num_speculative_tokens > 1:  # any step may have appended several tokens
+        if (
+            edited is None or self._sampler.num_speculative_tokens > 1
+        ):  # any step may have appended several tokens
             return self.catch_up(edited)
-        return self._append(edited, lambda mirror, rows: mirror.follow(rows, input_ids, positions, lengths))
-
-    def catch_up(self, edited: EditedRows | None) -> bool:
-        """Append the tokens of earlier steps as :meth:`follow` does, from vLLM's own history."""
-        return self._append(edited, lambda mirror, rows: mirror.catch_up(rows, self._requests))
-
-    def _append(self, edited: EditedRows | None, append: Callable[[Mirror, EditedRows], list[int]]) -> bool:
-        if self._mirror is None or edited is None:
-            return False
-        try:
-            lost = append(self._mirror, edited)
-        except Exception as error:
-            self._give_up(error)
-            return True
+        lost = self._attempt(lambda: self._append_fed(edited, input_ids, positions, lengths))
         if lost:
             _parts.log_kept(
                 "steps of a request were drawn elsewhere, so its tokens are unknown", part=_parts.EDITING
             )
             self.by_vllm[lost] = True
-        return bool(lost)
+        return lost is None or bool(lost)
+
+    def _append_fed(
+        self, edited: EditedRows, input_ids: Tensor, positions: Tensor, lengths: np.ndarray
+    ) -> list[int]:
+        """Return the slots of vLLM whose tokens are unknown, since steps were missed; they are forgotten."""
+        seen, known = lengths[edited.places], self._num_tokens[edited.requests]
+        is_new = seen == known + 1
+        lost: list[int] = edited.requests[seen > known + 1].tolist()
+        if is_new.any():
+            tokens = edited.of(input_ids)
+            if not is_new.all():
+                lengths_there = self.requests.tables.num_tokens.index_select(0, edited.own)
+                tokens = torch.where(edited.of(positions) == lengths_there, tokens, -1)
+            self._append(edited.own, tokens)
+            self._num_tokens[edited.requests[is_new]] += 1
+        for slot in lost:  # last: if an append raises, vLLM edits every request that is here
+            self._discard(slot)
+        return lost
+
+    def catch_up(self, edited: EditedRows | None) -> bool:
+        """Append the tokens of earlier steps as :meth:`follow` does, from vLLM's own history."""
+        return edited is not None and self._attempt(lambda: self._append_history(edited)) is None
+
+    def _append_history(self, edited: EditedRows) -> bool:
+        """Append what vLLM has appended since the last call, whose number the device alone knows."""
+        history = self._of_vllm.all_token_ids.gpu
+        place = self.requests.tables.num_tokens.index_select(0, edited.own).unsqueeze(1) + self._steps
+        is_new = place < self._of_vllm.total_len.gpu.index_select(0, edited.slots).unsqueeze(1)
+        tokens = history[edited.slots.unsqueeze(1), place.clamp_(max=history.shape[1] - 1)]
+        self._append(edited.own, torch.where(is_new, tokens, self._no_token))
+        return True
+
+    def _append(self, own: Tensor, tokens: Tensor) -> None:
+        append = self.requests.appender
+        if append is not None:  # without the count of free places, which may wait for the device
+            append(self.requests.tables, own, tokens)
+        elif tokens.dim() == 1:
+            self.requests.append(own, tokens)
+        else:
+            self.requests.append_verified(own, SimpleNamespace(token_ids=tokens))
 
     def apply(
         self, logits: Tensor, edited: EditedRows, drafts: Callable[[], Drafts] | None = None
@@ -396,21 +348,24 @@ class Edits:
 
         :param drafts: the rows are those of a verification of these drafts, and all are returned.
         """
-        if self._mirror is None or self._processor is None:
-            return None
-        try:
-            rows, mirror, drafted = edited.of(logits), edited.mirror, None
-            if drafts is not None:
-                rows, mirror, drafted = logits, edited.of_all, drafts()
-            copy = torch.empty(rows.shape, dtype=torch.float32, device=rows.device).copy_(rows)
-            processed: Tensor = self._processor.process(copy, self._mirror.requests, mirror, None, drafted)
-            return processed
-        except Exception as error:
-            self._give_up(error)
-            return None
 
-    def _give_up(self, error: Exception) -> None:
-        if self._mirror is not None and self._processor is not None:
+        def process() -> Tensor:
+            rows, own, drafted = edited.of(logits), edited.own, None
+            if drafts is not None:
+                rows, own, drafted = logits, edited.of_all, drafts()
+            copy = torch.empty(rows.shape, dtype=torch.float32, device=rows.device).copy_(rows)
+            processed: Tensor = self._processor.process(copy, self.requests, own, None, drafted)
+            return processed
+
+        return self._attempt(process)
+
+    def _attempt(self, call: Callable[[], Result]) -> Result | None:
+        """Return a call's result; None if it raises: then vLLM edits every request that is here."""
+        try:
+            return call()
+        except Exception as error:
             _parts.give_up(_parts.EDITING, self._processor.name, error)
-            self.by_vllm[list(self._mirror.slots)] = True
-        self._mirror = self._processor = None
+            self.by_vllm[list(self._slots)] = True
+            self._slots.clear()
+            self.requests = self._processor = None
+            return None

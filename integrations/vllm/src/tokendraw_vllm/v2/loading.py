@@ -15,15 +15,14 @@ from typing import Any, Self
 import torch
 
 import tokendraw
-from tokendraw import Need, Sampler
-from tokendraw.plugin import GumbelDtype, LogprobsMode
+from tokendraw import Need
 from tokendraw_vllm import _parts
 from tokendraw_vllm._engine import SEAMS, DraftSetup, is_whole, verification_obstacle
 from tokendraw_vllm._parts import LeftAlone, Names, choose_for_all, names_or_reason
 from tokendraw_vllm._replacement import Replacement, choose, load
 from tokendraw_vllm.v2.edits import NEED, load_processor
 from tokendraw_vllm.v2.logprobs import are_processed, choose_scorer, load_scorer, max_best_of
-from tokendraw_vllm.v2.metadata import example_batches
+from tokendraw_vllm.v2.parameters import example_batches
 
 _LOGITS_PADDING = 64
 """vLLM's ``DEFAULT_VOCAB_PADDING_SIZE``: the row stride of the model's logits is a multiple of this many elements."""
@@ -38,16 +37,15 @@ class Setup:
     max_requests: int
     dtype: torch.dtype
     """Dtype of the model's logits."""
-    use_fp64: bool
-    batch_invariant: bool
-    threshold: bool
-    """Whether draws return thresholds."""
+    need: Need
+    """Of draws and verifications."""
+    score_need: Need
     logprobs_mode: str
     scores_processed: bool
     """Whether log-probabilities are those of filtered logits."""
     max_best: int
     """The largest number of best tokens whose log-probabilities tokendraw serves."""
-    drafts: DraftSetup | None
+    drafts: DraftSetup
     parts: frozenset[str]
     """Parts of vLLM that tokendraw may serve, by their seams and by the configuration."""
 
@@ -61,32 +59,38 @@ class Setup:
         parts, drafts = set(filter(is_whole, SEAMS)), DraftSetup.of(config)
         if envs.VLLM_BATCH_INVARIANT:
             parts.discard(_parts.EDITING)
-        if drafts is None or verification_obstacle(config) is not None:
+        if not drafts.most or verification_obstacle(config) is not None:
             parts -= {_parts.VERIFICATION, _parts.DRAFTING}
         elif drafts.mode is None:
             parts.discard(_parts.DRAFTING)
         dtype, mode = getattr(getattr(config, "model_config", None), "dtype", None), options.logprobs_mode
+        is_invariant, is_processed = bool(envs.VLLM_BATCH_INVARIANT), are_processed(mode)
         return cls(
             device=torch.device(device),
             vocab_size=vocab_size,
             max_requests=max_requests,
             dtype=dtype if isinstance(dtype, torch.dtype) else torch.float32,
-            use_fp64=bool(options.use_fp64_gumbel),
-            threshold=bool(options.return_sampling_mask or are_processed(mode)),
+            need=Need(
+                gumbel_dtype="fp64" if options.use_fp64_gumbel else "fp32",
+                batch_invariant=is_invariant,
+                threshold=bool(options.return_sampling_mask or is_processed),
+            ),
+            score_need=Need(
+                logprobs_mode="raw_logits" if mode.endswith("logits") else "raw_logprobs",
+                batch_invariant=is_invariant,
+            ),
             logprobs_mode=mode,
-            scores_processed=are_processed(mode),
+            scores_processed=is_processed,
             max_best=max_best_of(config),
-            batch_invariant=bool(envs.VLLM_BATCH_INVARIANT),
             drafts=drafts,
             parts=frozenset(parts),
         )
 
     def choose(self) -> dict[str, Names | str]:
-        """Choose the plugins for several ranks: names for each part, or why that part of vLLM stays."""
         verifies = _parts.VERIFICATION in self.parts
         parts: dict[str, Callable[[], Names]] = {
-            _parts.SAMPLER: lambda: choose(self.device, self._need(), verifies=verifies),
-            _parts.SCORING: lambda: choose_scorer(self.device, self._score_need()),
+            _parts.SAMPLER: lambda: choose(self.device, self.need, verifies=verifies),
+            _parts.SCORING: lambda: choose_scorer(self.device, self.score_need),
             _parts.EDITING: lambda: tokendraw.load("process_logits", device=self.device, need=NEED).choices,
         }
         return {part: names_or_reason(parts[part]) for part in parts if part in self.parts}
@@ -96,20 +100,31 @@ class Setup:
 
         Raises nothing, but ends the process where other ranks draw the same tokens. Imports no module of vLLM, whose
         main thread may be in the middle of its imports.
-
-        :param names: what the first of several ranks chose for all, by :meth:`choose`; None: the best is chosen here.
         """
         if self.device.type != "cpu":
             torch.accelerator.set_device_index(self.device.index or 0)
         names = names or {}
         of_sampler = names.get(_parts.SAMPLER)
-        loaded = load(_parts.SAMPLER, self.device, self._need(), prepare=self._warm_up, names=of_sampler)
+        loaded = load(_parts.SAMPLER, self.device, self.need, prepare=self._warm_up, names=of_sampler)
         if loaded is None:
             return None
+        layouts = self._layouts() if self.scores_processed else self._layouts()[:1]
+
+        def load_edits() -> None:
+            given = self.device, self.vocab_size, loaded.sampler.name, self.drafts.most
+            loaded.processor = load_processor(*given, names=names.get(_parts.EDITING))
+
         loads = {
-            _parts.SCORING: self._load_scorer,
-            _parts.EDITING: self._load_processor,
-            _parts.VERIFICATION: self._warm_up_drafts,
+            _parts.SCORING: lambda: load_scorer(
+                self.device,
+                self.vocab_size,
+                layouts,
+                need=self.score_need,
+                max_best=self.max_best,
+                names=names.get(_parts.SCORING),
+            ),
+            _parts.EDITING: load_edits,
+            _parts.VERIFICATION: lambda: self._warm_up_drafts(loaded, names),
             _parts.DRAFTING: self._warm_up_drawing,
         }
         for part in filter(self.parts.__contains__, loads):
@@ -117,48 +132,20 @@ class Setup:
             if part == _parts.DRAFTING and not can_draft:
                 continue
             with _parts.vllm_stays_if_it_raises(part):
-                loads[part](loaded, names)
+                loads[part]()
                 loaded.serves.add(part)
         return loaded
-
-    def _need(self) -> Need:
-        gumbel_dtype: GumbelDtype = "fp64" if self.use_fp64 else "fp32"
-        return Need(gumbel_dtype=gumbel_dtype, batch_invariant=self.batch_invariant, threshold=self.threshold)
-
-    def _score_need(self) -> Need:
-        mode: LogprobsMode = "raw_logits" if self.logprobs_mode.endswith("logits") else "raw_logprobs"
-        return Need(logprobs_mode=mode, batch_invariant=self.batch_invariant)
-
-    def _load_scorer(self, _: Replacement, names: Mapping[str, Names | str]) -> None:
-        load_scorer(
-            self.device,
-            self.vocab_size,
-            self._layouts() if self.scores_processed else self._layouts()[:1],
-            need=self._score_need(),
-            max_best=self.max_best,
-            names=names.get(_parts.SCORING),
-        )
-
-    def _load_processor(self, loaded: Replacement, names: Mapping[str, Names | str]) -> None:
-        loaded.processor = load_processor(
-            self.device,
-            self.vocab_size,
-            loaded.sampler.name,
-            max_drafts=0 if self.drafts is None else self.drafts.most,
-            names=names.get(_parts.EDITING),
-        )
 
     def _warm_up_drafts(self, loaded: Replacement, names: Mapping[str, Names | str]) -> None:
         if names and "verify" not in names[_parts.SAMPLER]:
             raise LeftAlone("no plugin verifies on the first rank")
-        assert self.drafts is not None
         verifications: list[dict[str, Any]] = [{"verify_modes": ["coupled"], "draft_kinds": ["chosen"]}]
         if self.drafts.mode is not None:
             verifications.append({"verify_modes": [self.drafts.mode], "draft_kinds": ["probs"]})
         for each in verifications:
-            self._warm_up(loaded.sampler, loaded.seeds_every_row, max_drafts=self.drafts.most, **each)
+            self._warm_up(loaded, max_drafts=self.drafts.most, **each)
 
-    def _warm_up_drawing(self, _: Replacement, names: Mapping[str, Names | str]) -> None:
+    def _warm_up_drawing(self) -> None:
         if self.device.type != "cpu":
             from tokendraw_vllm.v2.draft_kernels import warm_up
 
@@ -169,29 +156,27 @@ class Setup:
         padded = -(-self.vocab_size // _LOGITS_PADDING) * _LOGITS_PADDING
         return [(padded, self.dtype), (self.vocab_size, torch.float32)]
 
-    def _warm_up(self, sampler: Sampler, seeds_every_row: bool, **drafts: Any) -> None:
+    def _warm_up(self, loaded: Replacement, **drafts: Any) -> None:
         """Draw made-up batches of the model's logits and of edited logits."""
         batches = example_batches(
             self.max_requests,
             self.device,
-            seeds_every_row=seeds_every_row,
+            seeds_every_row=loaded.seeds_every_row,
             least_rows=1 + drafts.get("max_drafts", 0),
         )
-        dtypes_by_stride: dict[int, set[torch.dtype]] = {}
-        for stride, dtype in self._layouts():
-            dtypes_by_stride.setdefault(stride, set()).add(dtype)
-        with ThreadPoolExecutor(len(dtypes_by_stride)) as pool:
+        layouts = self._layouts()
+        with ThreadPoolExecutor(len(layouts)) as pool:
             warmups = [
                 pool.submit(
-                    sampler.warmup,
+                    loaded.sampler.warmup,
                     self.vocab_size,
-                    dtypes=sorted(dtypes, key=str),
+                    dtypes=[dtype for each, dtype in layouts if each == stride],
                     row_stride=stride,
                     metadata=batches,
                     progress=False,
                     **drafts,
                 )
-                for stride, dtypes in dtypes_by_stride.items()
+                for stride in dict(layouts)
             ]
         for warmup in warmups:
             warmup.result()

@@ -27,8 +27,7 @@ from torch import Tensor
 import tokendraw
 from tokendraw import BatchFacts, Need, PluginError, SamplerOutput, SamplingMetadata, VerifyOutput, kept_mask
 from tokendraw_vllm import _parts
-from tokendraw_vllm._parts import Names
-from tokendraw_vllm._replacement import REFERENCE
+from tokendraw_vllm._parts import Names, NamesOfFirst
 
 FUNCTION = "compute_topk_scores"
 _RUNNER = "vllm.v1.worker.gpu"
@@ -95,22 +94,16 @@ class Scorer:
                     pass
 
 
-_scorers: dict[tuple[torch.device, bool], Scorer] = {}
+scorers: dict[tuple[torch.device, bool], Scorer] = {}
 """By device, and whether logits are returned."""
 
 
-def forget_scorers() -> None:
-    _scorers.clear()
-
-
 def install() -> None:
-    """Replace ``compute_topk_scores`` in the modules of callers."""
     original = getattr(importlib.import_module(f"{_RUNNER}.sample.logprob"), FUNCTION)
-    replacement = _wrap(original)
     for caller in _CALLERS:
         module = importlib.import_module(f"{_RUNNER}.{caller}")
         if getattr(module, FUNCTION, None) is original:
-            setattr(module, FUNCTION, replacement)
+            _parts.replace_once(module, FUNCTION, lambda own: _parts.served(own, _Call, _scored))
 
 
 class _Call(NamedTuple):
@@ -126,36 +119,21 @@ class _Call(NamedTuple):
     logits_mode: bool = False
 
 
-def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def compute_topk_scores(*given: Any, **named: Any) -> Any:
-        try:
-            call = _Call(*given, **named)
-        except TypeError:  # a newer version of vLLM asks for more
-            return original(*given, **named)
-        key = call.logits.device, call.logits_mode
-        scorer = _scorers.get(key)
-        if scorer is not None and scorer.serves(call.logits, call.num_logprobs, call.max_per_req_token_ids):
-            try:
-                from vllm.v1.outputs import LogprobsTensors
+def _scored(call: _Call) -> Any:
+    from vllm.v1.outputs import LogprobsTensors
 
-                ids, values, ranks = scorer.score(
-                    call.logits, call.sampled_token_ids, call.num_logprobs, _own_ids(call)
-                )
-                is_tensor = isinstance(call.cu_num_logits, Tensor)
-                return LogprobsTensors(
-                    logprob_token_ids=ids,
-                    logprobs=values,
-                    selected_token_ranks=ranks,
-                    cu_num_generated_tokens=None if is_tensor else call.cu_num_logits,
-                    cu_num_generated_tokens_tensor=call.cu_num_logits if is_tensor else None,
-                )
-            except Exception as error:
-                _parts.give_up(_parts.SCORING, scorer.name, error)
-                _scorers.pop(key, None)
-        return original(*given, **named)
-
-    return compute_topk_scores
+    key = call.logits.device, call.logits_mode
+    scorer = scorers.get(key)
+    if scorer is None or not scorer.serves(call.logits, call.num_logprobs, call.max_per_req_token_ids):
+        return None
+    bounds, is_tensor = call.cu_num_logits, isinstance(call.cu_num_logits, Tensor)
+    try:
+        scores = scorer.score(call.logits, call.sampled_token_ids, call.num_logprobs, _own_ids(call))
+        return LogprobsTensors(*scores, *((None, bounds) if is_tensor else (bounds, None)))
+    except Exception as error:
+        _parts.give_up(_parts.SCORING, scorer.name, error)
+        scorers.pop(key, None)
+        return None
 
 
 def _own_ids(call: _Call) -> Tensor | None:
@@ -181,10 +159,7 @@ def choose_scorer(device: torch.device, need: Need) -> Names:
 
 def _best_scorer(device: torch.device, need: Need) -> Names:
     resolution = tokendraw.resolve(operation="score", device=device, need=need)
-    if resolution.chosen == REFERENCE and device.type != "cpu":
-        raise _parts.LeftAlone(
-            f"'{REFERENCE}' is the best scorer for {device}, and no quicker than vLLM's own"
-        )
+    _parts.check_faster(resolution.chosen, "scorer", device)
     return {"score": resolution.names}
 
 
@@ -195,19 +170,16 @@ def load_scorer(
     *,
     need: Need,
     max_best: int,
-    names: Names | str | None = None,
+    names: NamesOfFirst = None,
 ) -> None:
-    """Load the scorer for a device, and compile its kernels.
-
-    :param names: what the first of several ranks chose for all, by :func:`choose_scorer`; None: chosen here.
-    """
+    """Load the scorer for a device, and compile its kernels."""
     # by its name, so that no other plugin takes over after a failure
     chosen = _parts.chosen_names(names) or _best_scorer(device, need)
     scorer = Scorer(tokendraw.load("score", chosen, device=device, need=need), max_best)
     if device.type != "cpu":
         scorer.warm_up(device, vocab_size, layouts)
     returns_logits = need.logprobs_mode == "raw_logits"
-    _scorers[torch.empty(0, device=device, dtype=torch.float32).device, returns_logits] = scorer
+    scorers[torch.empty(0, device=device, dtype=torch.float32).device, returns_logits] = scorer
 
 
 _INF = float("inf")

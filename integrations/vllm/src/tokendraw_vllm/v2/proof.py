@@ -19,7 +19,8 @@ from tokendraw import Drafts, Need, PluginError, Sampler, SamplingMetadata, Samp
 from tokendraw.engines import format_error
 from tokendraw_vllm import _parts
 from tokendraw_vllm._engine import untested
-from tokendraw_vllm._replacement import REFERENCE, Replacement
+from tokendraw_vllm._parts import REFERENCE
+from tokendraw_vllm._replacement import Replacement
 from tokendraw_vllm.v2 import logprobs
 
 if TYPE_CHECKING:
@@ -76,10 +77,8 @@ class Proof:
 
     make: Callable[[int], tuple[Any, Any]]
     """Makes a sampler of vLLM with a number of slots, with tokendraw in it, and its ``RequestState``."""
-    verifier: Callable[[Any, Any, torch.device], Any]
+    verifier: Callable[[Any], Any]
     """Makes a ``RejectionSampler`` of such a sampler."""
-    config: Any
-    """vLLM's configuration."""
     setup: Setup
     replacement: Replacement
 
@@ -96,7 +95,7 @@ class Proof:
         asked = {part: check for part, check in checks.items() if part in served.serves}
         failed = pass_or_stay(_parts.SAMPLER, served.by, asked)
         if _parts.SAMPLER in failed or _parts.SCORING in failed:
-            logprobs.forget_scorers()
+            logprobs.scorers.clear()
         for part in (*failed, *([_parts.DRAFTING] if _parts.VERIFICATION in failed else [])):
             served.leave(part)
         return None if _parts.SAMPLER in failed else served
@@ -113,14 +112,13 @@ class Proof:
     def _verify(self) -> None:
         """Verify native's own tokens as drafts, and in every second request wrong tokens."""
         drafts, device, count = self.setup.drafts, self.setup.device, len(_PLAIN)
-        assert drafts is not None
         most = drafts.most
         batch, logits = _Batch(self.make, _PLAIN, most, device), self._logits(count * (most + 1), 0)
         each = [asked for asked in _PLAIN for _ in range(most + 1)]
         given = self._native.sample(logits, batch.metadata(each)).token_ids.view(count, -1)[:, :most].clone()
         given[1::2] = (given[1::2] + 1) % self.setup.vocab_size
         batch.fed[:, 1:] = given
-        verifier = self.verifier(batch.sampler, self.config.speculative_config, device)
+        verifier = self.verifier(batch.sampler)
         mapping, requests, on_host, positions, fed, steps, lengths = batch.layout
         offsets = torch.arange(0, len(mapping) + 1, most + 1, dtype=torch.int32, device=device)
         kept = batch.sampler.apply_sampling_params(logits, *batch.layout).view(count, most + 1, -1)
@@ -149,13 +147,12 @@ class Proof:
 
         setup, logits = self.setup, self._logits(len(_PLAIN), 0)
         batch = _Batch(self.make, _PLAIN, 0, setup.device)
-        assert setup.drafts is not None
         step, states = setup.drafts.most - 1, batch.sampler.sampling_states
         cache = logits.new_zeros(len(_PLAIN), step + 1, setup.vocab_size)
         mapping, slots, _, positions, *_ = batch.layout
         column = torch.tensor(step, dtype=torch.int64, device=setup.device)
         given = logits, mapping, states.temperature.gpu, states.seeds.gpu, positions
-        tokens = gumbel_sample(*given, True, True, cache, column, use_fp64=setup.use_fp64)
+        tokens = gumbel_sample(*given, True, True, cache, column, use_fp64=setup.need.gumbel_dtype == "fp64")
         if not torch.equal(cache[slots.long(), step], logits):
             raise PluginError("the logits of drafts are not kept by slot and step")
         asked = [{"temperature": each.get("temperature", 1.0)} for each in _PLAIN]
@@ -177,7 +174,7 @@ class Proof:
 
     @property
     def _native(self) -> Sampler:
-        return reference(self.setup.device, use_fp64=self.setup.use_fp64)
+        return reference(self.setup.device, self.setup.need)
 
 
 class _Batch:
@@ -218,9 +215,8 @@ class _Batch:
         )
 
 
-def reference(device: torch.device, *, use_fp64: bool) -> Sampler:
-    need = Need(gumbel_dtype="fp64" if use_fp64 else "fp32")
-    return tokendraw.load_sampler(REFERENCE, device=device, need=need)
+def reference(device: torch.device, need: Need) -> Sampler:
+    return tokendraw.load_sampler(REFERENCE, device=device, need=Need(gumbel_dtype=need.gumbel_dtype))
 
 
 def made_up_logits(

@@ -7,18 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from tokendraw import Drafts, SamplerOutput, SamplingMetadata, VerifyOutput
+from tokendraw import SamplerOutput, VerifyOutput
 from tokendraw.plugin import VerifyMode
 from tokendraw_vllm import _parts
 from tokendraw_vllm._replacement import Replacement
-from tokendraw_vllm.v2.drafts import DraftLayouts, VerifiedRows
+from tokendraw_vllm.v2.drafts import VerifiedRows
 from tokendraw_vllm.v2.edits import Edits, have_notes
+from tokendraw_vllm.v2.loading import Setup
 from tokendraw_vllm.v2.logprobs import needs_processed, processed_logits
-from tokendraw_vllm.v2.metadata import BatchSummaries, RequestColumns
-from tokendraw_vllm.v2.rules import NOT_REPLACED, Orders, Rules
+from tokendraw_vllm.v2.parameters import NOT_REPLACED, Batch, Batches, Rules
 
 Result = TypeVar("Result")
 
@@ -33,21 +32,12 @@ class Slots:
     """The parameters of all requests of a sampler of vLLM, and the draws in its place."""
 
     def __init__(
-        self,
-        sampler: Any,
-        wait_for_load: Callable[[], Replacement | None],
-        device: torch.device,
-        requests: Any,
-        *,
-        raw: bool,
-        has_orders: bool,
+        self, sampler: Any, setup: Setup, wait_for_load: Callable[[], Replacement | None], *, is_plain: bool
     ) -> None:
         """Hold the states of a new sampler, without requests.
 
-        :param requests: vLLM's ``RequestState``, which has the tokens of the requests.
-        :param raw: whether batches may be drawn from the model's logits. Between these and edited logits the last bit
-            may differ, so that a near tie may fall otherwise.
-        :param has_orders: whether requests may have a filter order: tokendraw draws all that the sampler has edited.
+        :param is_plain: whether the sampler's class is vLLM's ``Sampler``. A subclass may do anything between the
+            logits and its draw: it gets no filter order, and its edits come before tokendraw's draws.
         """
         self._sampler = sampler
         self._states = sampler.sampling_states
@@ -58,14 +48,12 @@ class Slots:
         """Whether the sampler is of a subclass with a draw of its own: that of watermarks, or one that is not known."""
         self._wait_for_load: Callable[[], Replacement | None] | None = wait_for_load
         self._replacement: Replacement | None = None
-        self._raw = raw
-        self._edits = Edits(sampler, requests, device)
-        max_requests = self._states.max_num_reqs
-        self._rules = Rules(max_requests, device, has_orders=has_orders)
-        self._batches = BatchSummaries(self._states, self._edits, self._rules)
-        self._orders = Orders(self._states, self._rules, device)
-        self._parameters = RequestColumns(self._states, self._rules, self._orders, device)
-        self._layouts = DraftLayouts()
+        self._raw = is_plain and not setup.need.batch_invariant
+        """Whether batches may be drawn from the model's logits. Between these and edited logits the last bit may
+        differ, so that a near tie may fall otherwise."""
+        self._edits = Edits(sampler, setup.device)
+        self._rules = Rules(self._states, setup.device, has_orders=is_plain)
+        self._batches = Batches(self._states, self._edits, self._rules, setup.device)
         self._needs_processed = False
         """Whether vLLM reads the filtered logits of the step that it has begun."""
         have_notes([self._states, *self._edits.states])  # last: behind it the flags are filled in here
@@ -78,8 +66,7 @@ class Slots:
         self._edits.add_request(slot, sampling_params, add, self.can_draw)
         self._sampler.needs_logits_processing[slot] |= self._states.asked
         self._rules.add_request(slot, sampling_params)
-        self._parameters.is_stale = True
-        self._batches.clear()
+        self._batches.forget()
 
     def can_draw(self) -> bool:
         """Return whether tokendraw draws; the first call waits for the load."""
@@ -101,60 +88,60 @@ class Slots:
         """Draw in the place of ``sample``, with its arguments and result; None where vLLM draws."""
         rows, _, requests, positions, input_ids, _, lengths = given
         self._needs_processed = needs_processed(self._sampler, lambda: returns_logprobs)
-        if self._edits.follow(self._batches.of(requests).edited, input_ids, positions, lengths):
-            self._batches.clear()
+        batch = self._batches.of(requests)
+        if self._edits.follow(batch.edited, input_ids, positions, lengths):
+            batch = self._anew(batch)
         drawn = None
-        if self.may_draw_raw(requests):
-            drawn = self._draw_raw(logits, rows, requests, positions)
+        if self._raw and batch.may_draw_raw:
+            drawn = self._draw_raw(logits, rows, batch, positions)
         if drawn is None:
-            if not self._may_draw_edited(requests):
+            has_order = self._rules.any_order(requests)
+            if batch.facts.all_greedy or (self._needs_processed and has_order):
+                return None  # vLLM would not have divided the logits that it reads
+            if self._draws_itself and not self._is_without_watermark(requests):
                 return None
             editor = self._sampler
-            if self._orders.any(requests):
-                self._parameters.refresh()
-                editor = self._orders.editor(self._sampler)
+            if has_order:
+                self._batches.refresh()
+                editor = self._rules.editor(self._sampler)
             logits = editor.apply_sampling_params(logits, *given, skip_top_k_top_p=True)
-            drawn = self._draw(logits, rows, requests, positions, raw=False)
+            drawn = self._draw(logits, rows, self._batches.of(requests), positions, raw=False)
         token_ids, processed = drawn
         return token_ids, logits if processed is None else processed
 
-    def _may_draw_edited(self, requests: np.ndarray) -> bool:
-        """Return whether a batch of requests can be drawn behind vLLM's edits."""
-        if self._batches.of(requests).all_greedy or (self._needs_processed and self._orders.any(requests)):
-            return False  # vLLM would not have divided the logits that it reads
-        if not self._draws_itself:
-            return True
+    def _anew(self, batch: Batch) -> Batch:
+        """Look at a batch again, of which vLLM edits requests from now on that tokendraw edited."""
+        self._batches.forget()
+        return self._batches.of(batch.requests)
+
+    def _is_without_watermark(self, requests: np.ndarray) -> bool:
         watermarking = getattr(self._sampler, "watermarking", None)
         return watermarking is not None and not watermarking.np[requests].any()
 
     def log_lost(self, requests: np.ndarray, *, verifies: bool = False) -> None:
         """Name the rules of a batch in the log that vLLM draws, or verifies; it draws greedy batches anyhow."""
-        if not self._batches.of(requests).all_greedy:
+        if not self._batches.of(requests).facts.all_greedy:
             reason = "vLLM verifies" if verifies else f"{self._name} of vLLM draws"
             self._rules.log_lost(requests, reason if self.can_draw() else NOT_REPLACED)
 
-    def may_draw_raw(self, requests: np.ndarray) -> bool:
-        return self._raw and self._batches.of(requests).may_draw_raw
-
-    def _draw_raw(
-        self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor
-    ) -> Drawn | None:
+    def _draw_raw(self, logits: Tensor, slot_of_row: Tensor, batch: Batch, positions: Tensor) -> Drawn | None:
         """Draw from the model's logits [rows, V], those with edits from an edited copy of their rows.
 
         A row with edits is drawn beside the others too, without them, and that token is dropped: to leave the row out
         would copy all others.
         """
-        edited = self._batches.of(requests).edited
+        edited = batch.edited
         if edited is None:
-            return self._draw(logits, slot_of_row, requests, positions, raw=True)
+            return self._draw(logits, slot_of_row, batch, positions, raw=True)
         floats = self._edits.apply(logits, edited)
         if floats is None:
-            self._batches.clear()
+            self._batches.forget()
             return None
         if len(floats) == len(logits):
-            return self._draw(floats, slot_of_row, requests, positions, raw=True)
-        drawn = self._draw(logits, slot_of_row, requests, positions, raw=True)
-        own = self._draw(floats, edited.slots, edited.requests, edited.of(positions), raw=True)
+            return self._draw(floats, slot_of_row, batch, positions, raw=True)
+        drawn = self._draw(logits, slot_of_row, batch, positions, raw=True)
+        of_edited = self._batches.of(edited.requests)
+        own = self._draw(floats, edited.slots, of_edited, edited.of(positions), raw=True)
         for target, values in zip(drawn, own, strict=True):
             if target is not None and values is not None:
                 edited.put(target, values)
@@ -163,13 +150,13 @@ class Slots:
     def verify(self, verifier: Any, given: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor] | None:
         """Verify drafts in the place of ``_verify``, with its arguments and result; None where vLLM verifies."""
         logits, draft_logits, requests, judged = given[0], given[1], given[6], given[10]
-        if self._edits.catch_up(self._batches.of(requests).edited):
-            self._batches.clear()
         replacement, batch = self._replacement, self._batches.of(requests)
+        if self._edits.catch_up(batch.edited):
+            batch = self._anew(batch)
         if (
             replacement is None
             or _parts.VERIFICATION not in replacement.serves
-            or not self.may_draw_raw(requests)
+            or not (self._raw and batch.may_draw_raw)
             or (draft_logits is not None and draft_logits.shape[-1] != logits.shape[1])
         ):
             return None
@@ -185,37 +172,36 @@ class Slots:
         most = verifier.num_speculative_steps
         by_probabilities: VerifyMode = "block" if verifier.use_block_verification else "rejection"
         mode = "coupled" if draft_logits is None else by_probabilities
-        metadata = self._metadata(requests, rows.slot_of_row, rows.positions, raw=True)
-        temperature = self._parameters.columns["temperature"]  # as the metadata has brought it
+        metadata = self._batches.metadata(batch, raw=True, seeds_every_row=replacement.seeds_every_row)
+        temperature = self._batches.columns["temperature"]  # as the metadata has brought it
 
-        @functools.cache
-        def drafts(verifies: bool) -> Drafts:
-            return self._layouts.lay_out(rows, most, temperature, verifies=verifies)
-
+        drafts = functools.cache(functools.partial(rows.drafts, most, temperature))
         if batch.edited is not None:
             # chosen drafts that no grammar refuses are laid out once
             is_shared = rows.refuses_none and draft_logits is None
-            floats = self._edits.apply(logits, batch.edited, lambda: drafts(verifies=is_shared))
+            floats = self._edits.apply(logits, batch.edited, functools.partial(drafts, verifies=is_shared))
             if floats is None:
-                self._batches.clear()
+                self._batches.forget()
                 return None
             logits = floats
-        output = replacement.sampler.verify(logits, drafts(verifies=True), metadata, mode=mode)
+        located = metadata.for_rows(rows.slot_of_row, rows.positions)
+        output = replacement.sampler.verify(logits, drafts(verifies=True), located, mode=mode)
         processed = self._processed(logits, output, rows.slot_of_row, requests, raw=True)
         read = given[0] if processed is None else processed
         return read, output.token_ids, output.num_accepted + 1
 
     def _draw(
-        self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor, *, raw: bool
+        self, logits: Tensor, slot_of_row: Tensor, batch: Batch, positions: Tensor, *, raw: bool
     ) -> Drawn:
         """Draw a token in each row of logits [rows, V]; ``raw``: temperature and min-p are still to be applied."""
         assert self._replacement is not None
         if not raw and logits.shape[0] == 1 and logits.stride(0) != logits.shape[1]:
             # vLLM's copy of a single row keeps the padding of the model's logits, a copy of several rows does not
             logits = logits[0].unsqueeze(0)
-        metadata = self._metadata(requests, slot_of_row, positions, raw=raw)
-        output = self._replacement.sampler.sample(logits, metadata)
-        return output.token_ids, self._processed(logits, output, slot_of_row, requests, raw=raw)
+        seeds_every_row = self._replacement.seeds_every_row
+        metadata = self._batches.metadata(batch, raw=raw, seeds_every_row=seeds_every_row)
+        output = self._replacement.sampler.sample(logits, metadata.for_rows(slot_of_row, positions))
+        return output.token_ids, self._processed(logits, output, slot_of_row, batch.requests, raw=raw)
 
     def _processed(
         self,
@@ -229,18 +215,8 @@ class Slots:
         """Write the filtered logits [rows, V] of a draw or a verification, where vLLM reads them."""
         if not self._needs_processed:
             return None
-        temperature = self._parameters.columns["temperature"].index_select(0, slot_of_row)
+        temperature = self._batches.columns["temperature"].index_select(0, slot_of_row)
         processed = processed_logits(logits, output, temperature)
         if raw:
             self._states.apply_temperature(processed, slot_of_row, requests)
         return processed
-
-    def _metadata(
-        self, requests: np.ndarray, slot_of_row: Tensor, positions: Tensor, *, raw: bool
-    ) -> SamplingMetadata:
-        self._parameters.refresh()
-        by_stage = self._batches.of(requests).metadata_by_stage
-        if raw not in by_stage:
-            seeds_every_row = self._replacement is None or self._replacement.seeds_every_row
-            by_stage[raw] = self._parameters.metadata(requests, raw=raw, seeds_every_row=seeds_every_row)
-        return by_stage[raw].for_rows(slot_of_row, positions)

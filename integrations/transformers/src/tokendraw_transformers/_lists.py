@@ -1,34 +1,158 @@
-"""Replaces transformers' processors of biases, penalties and forbidden tokens by ``process_logits``.
+"""Divides the list of processors that ``generate`` prepares between transformers and tokendraw.
 
-The list keeps its order: a stretch of served processors, one behind the other, becomes one processor at their place.
-In a stretch the biases come before the penalty, as in ``process_logits``. Processors that set scores to -inf may
-stand anywhere in it, since -inf stays -inf. In ``generate``, transformers handles sequences of several ids: it also
-looks for their first ids in prompt and padding.
+The list has processors, then the warpers temperature, top-h, top-k, top-p, min-p, typical-p, epsilon and eta, then
+perhaps a watermark, then perhaps the normalisation, which changes no draw. The warpers are taken from its end, as
+sampling parameters with their values. A processor behind a warper has to see the warper's result, so then the warper
+stays in the list: slower, and the same distribution.
+
+transformers applies min-p after top-p; tokendraw applies it before top-k and top-p. It is relative to the largest
+probability, so with top-k alone both are the same. With top-p, whose mass min-p must not reduce, the order "joint" has
+top-p count the whole row; with all three the row is first cut to its k largest.
+
+The last three look at the probabilities of what the warpers before left, renormalised. tokendraw's floors look at the
+whole row, and its typical-p stands before top-p: :data:`_TAKEN` says beside which warpers both are the same. Beside
+others, the warpers before stay in the list.
+
+Processors of biases, penalties and forbidden tokens become calls of ``process_logits``: a stretch of served ones, one
+behind the other, becomes one processor at their place. In a stretch the biases come before the penalty, as in
+``process_logits``. Processors that set scores to -inf may stand anywhere in it, since -inf stays -inf. In ``generate``,
+transformers handles sequences of several ids: it also looks for their first ids in prompt and padding.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import (
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
+    LogitNormalization,
     LogitsProcessor,
     LogitsProcessorList,
     MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper,
     NoBadWordsLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
     SuppressTokensLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
 )
 
 from tokendraw import InvalidParameterError, RequestSlots, SamplerUnavailableError, SamplingParams
 from tokendraw_transformers._drawing import load_processor
 
+WARPERS: dict[type, str] = {
+    TemperatureLogitsWarper: "temperature",
+    TopKLogitsWarper: "top_k",
+    TopPLogitsWarper: "top_p",
+    MinPLogitsWarper: "min_p",
+}
+"""Warpers that tokendraw replaces beside each other, in the order in which transformers applies them, and their
+attributes, which are fields of :class:`SamplingParams` too."""
+
+
+class _Taken(NamedTuple):
+    """The replacement of a warper beside few others."""
+
+    params: Callable[[Any], dict[str, Any]]
+    """Makes fields of :class:`SamplingParams` from the warper."""
+    beside: tuple[type, ...]
+    """Warpers beside which both keep the same tokens."""
+
+
+_TAKEN: dict[type, _Taken] = {
+    TypicalLogitsWarper: _Taken(
+        lambda warper: {"typical_p": warper.mass},
+        (TemperatureLogitsWarper, TopKLogitsWarper, MinPLogitsWarper),
+    ),
+    EpsilonLogitsWarper: _Taken(
+        lambda warper: {"filters": {"epsilon_cutoff": warper.epsilon}}, (TemperatureLogitsWarper,)
+    ),
+    EtaLogitsWarper: _Taken(
+        lambda warper: {"filters": {"eta_cutoff": float(warper.epsilon)}}, (TemperatureLogitsWarper,)
+    ),
+}
+"""Warpers that tokendraw replaces beside some, in the order in which transformers applies them, behind the others."""
+_ORDER = (*WARPERS, *_TAKEN)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """The division of a step between transformers' processors and tokendraw."""
+
+    processors: LogitsProcessorList
+    """Processors of transformers, in order; they run first."""
+    params: SamplingParams
+    """Parameters for tokendraw's draw from the processed scores."""
+    narrowing: LogitsProcessorList = field(default_factory=LogitsProcessorList)
+    """Processors for the scores of the draw alone."""
+    recorded: LogitsProcessorList = field(default_factory=LogitsProcessorList)
+    """Processors for ``output_scores``."""
+
+
+def plan(prepared: Sequence[Any], *, do_sample: bool) -> StepPlan:
+    if not do_sample:
+        return StepPlan(LogitsProcessorList(prepared), SamplingParams(temperature=0.0))
+    end = len(prepared)
+    if end and type(prepared[-1]) is LogitNormalization:
+        end -= 1
+    start, index = end, len(_ORDER)
+    while start and (previous := _warper_index(prepared[start - 1])) is not None and previous < index:
+        start, index = start - 1, previous
+    while not _is_expressible(prepared[start:end]):
+        start += 1
+    warpers = {type(processor): processor for processor in prepared[start:end]}
+    params, narrowing = _sampling_params(warpers)
+    return StepPlan(
+        processors=LogitsProcessorList(prepared[:start]),
+        params=params,
+        narrowing=LogitsProcessorList(narrowing),
+        recorded=LogitsProcessorList(prepared[start:]),
+    )
+
+
+def _is_expressible(warpers: Sequence[Any]) -> bool:
+    """Whether sampling parameters mean the same as these successive warpers."""
+    kinds = {type(warper) for warper in warpers}
+    return all(kinds <= {kind, *_TAKEN[kind].beside} for kind in kinds if kind in _TAKEN)
+
+
+def _warper_index(processor: Any) -> int | None:
+    """Return the index of a warper in ``_ORDER``; None if it is unsupported, or built with another behaviour."""
+    if type(processor) not in _ORDER:
+        return None
+    if getattr(processor, "filter_value", float("-inf")) != float("-inf"):
+        return None
+    # top-k already includes min_tokens_to_keep
+    if type(processor) is not TopKLogitsWarper and getattr(processor, "min_tokens_to_keep", 1) != 1:
+        return None
+    return _ORDER.index(type(processor))
+
+
+def _sampling_params(warpers: dict[type, Any]) -> tuple[SamplingParams, list[Any]]:
+    fields = {name: getattr(warpers[kind], name) for kind, name in WARPERS.items() if kind in warpers}
+    if fields.get("top_p", 1.0) <= 0:  # transformers keeps one token
+        fields |= {"top_p": 1.0, "temperature": 0.0}
+    for kind, taken in _TAKEN.items():
+        if kind in warpers:
+            fields |= taken.params(warpers[kind])
+    params = SamplingParams(**fields)
+    if params.min_p == 0 or params.top_p == 1:
+        return params, []
+    narrowing = [warpers[TopKLogitsWarper]] if params.top_k else []
+    return replace(params, filter_order="joint"), narrowing
+
+
 BIASES = (SequenceBiasLogitsProcessor, NoBadWordsLogitsProcessor)
-SUPPORTED = (
+EDITS = (
     *BIASES,
     RepetitionPenaltyLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
@@ -40,7 +164,6 @@ HEADROOM_TOKENS = 1024
 
 
 def with_edits(prepared: Iterable[Any]) -> LogitsProcessorList:
-    """Replace each stretch of supported processors by a call of ``process_logits``."""
     stretches: list[list[Any]] = []
     for processor in prepared:
         last = stretches[-1] if stretches else []
@@ -56,7 +179,7 @@ def with_edits(prepared: Iterable[Any]) -> LogitsProcessorList:
 def _is_supported(processor: Any) -> bool:
     if type(processor) in BIASES:
         return all(len(sequence) == 1 for sequence in processor.sequence_bias)
-    return type(processor) in SUPPORTED
+    return type(processor) in EDITS
 
 
 def _may_follow(stretch: Sequence[Any], processor: Any) -> bool:
@@ -103,7 +226,6 @@ class EditProcessor(LogitsProcessor):  # type: ignore[misc]
         return edited
 
     def _follow(self, input_ids: Tensor, scores: Tensor) -> None:
-        """Bring the slots up to the tokens of this step."""
         count, length = input_ids.shape
         slots = self._slots
         if slots is not None and slots.device == scores.device and len(self._rows) == count:
