@@ -84,6 +84,15 @@ def test_a_missing_library_is_named(command, library, needed, monkeypatch, tmp_p
     assert (result.exit_code, message in result.stderr) == (1, True)
 
 
+@pytest.mark.parametrize(
+    ("content", "found"), [("| a |", "no JSON"), ('{"cells": [{}]}', "an object of another")]
+)
+def test_a_saved_run_that_is_none_is_refused(no_libraries, content, found, tmp_path):
+    (tmp_path / "saved.json").write_text(content, encoding="utf-8")
+    result = call("bench", "--from", tmp_path / "saved.json", "--html", tmp_path / "x.html")
+    assert (result.exit_code, f"found {found}" in result.stderr) == (2, True)
+
+
 @pytest.mark.browser
 def test_pages_show_their_charts_and_tables_and_load_nothing(tmp_path):
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright; run `make test-reports`")
