@@ -113,8 +113,7 @@ sanitize-cpu: $(VENV)/.tools  ## The compiled sampler under the sanitizers of ad
 check: $(VENV)/.tools  ## Format, lint, import contracts, types, budgets of lines, workflows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/lint-imports
-	cd integrations/sglang/src && $(abspath $(BIN))/lint-imports --config ../pyproject.toml
+	PYTHONPATH="$$(echo */src plugins/*/src integrations/*/src | tr ' ' :)" $(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/python release/budgets.py
 	$(BIN)/zizmor --offline --quiet .github

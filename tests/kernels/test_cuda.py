@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ from triton import knobs
 
 import tokendraw
 from tokendraw import SamplingMetadata, SamplingParams
+from tokendraw_testing import sync_is_an_error
 from tokendraw_triton_gumbel import plan
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -64,3 +66,50 @@ def test_every_configuration_draws_the_same_tokens(sampler, dtype):
             torch.testing.assert_close(
                 output.logprobs.logprobs, expected.logprobs.logprobs, rtol=0, atol=1e-5
             )
+
+
+def requested(rows, vocab_size, limit):
+    """Return slots whose requests have penalties, biases and bad words, and a prompt."""
+    rng, slots = np.random.default_rng(4), tokendraw.RequestSlots(rows, limit, vocab_size, device="cuda")
+    for slot in range(rows):
+        ids = rng.integers(0, vocab_size, 5).tolist()
+        params = tokendraw.SamplingParams(
+            repetition_penalty=1.5,
+            presence_penalty=0.5,
+            logit_bias={ids[0]: 2.0},
+            bad_words=[ids[:2], ids[2:]],
+        )
+        slots.add(slot, params, rng.integers(0, vocab_size, limit // 3).tolist())
+    return slots
+
+
+@pytest.mark.parametrize("width", [None, 1, 4])
+def test_appended_tokens_leave_the_tables_as_torch_does_without_a_wait_and_in_a_graph(width):
+    rng, vocab_size, limit = np.random.default_rng(4), 5000, 60
+    by_launch, by_torch = (requested(32, vocab_size, limit) for _ in range(2))
+    tokendraw.load("process_logits", "triton-gumbel", device="cuda").process(
+        torch.zeros(32, vocab_size, device="cuda"), by_launch, torch.arange(32, device="cuda"), None
+    )
+    assert by_launch.appender is not None
+    assert by_torch.appender is None
+    rows = torch.arange(32, device="cuda", dtype=torch.int32)
+    tokens = torch.zeros(32 if width is None else (32, width), dtype=torch.int64, device="cuda")
+
+    def step(slots):
+        slots._append(None, rows, tokens)
+
+    with sync_is_an_error():
+        by_launch.appender(by_launch.tables, rows, tokens)
+        by_torch._histories.append(rows, tokens)
+    with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
+        step(by_launch)
+    for _ in range(40):  # the last ones find no room
+        tokens.copy_(torch.tensor(rng.choice([-1, vocab_size, *range(50)], tuple(tokens.shape))))
+        rows.copy_(torch.tensor(rng.permutation(34)[:32]))
+        graph.replay()
+        by_torch._histories.append(rows, tokens)
+    for name, table in vars(by_torch.tables).items():
+        pair = torch.stack((getattr(by_launch.tables, name), table))
+        if name == "distinct":  # in any order
+            pair = pair.sort(2).values
+        assert torch.equal(*pair), name

@@ -35,8 +35,8 @@ A complete plugin, in the package that the entry point names::
 An operation of another distribution comes by an entry point ``name = "package.module:OPERATION"`` of the group
 ``tokendraw.operations``, where OPERATION is an :class:`Operation` and ``name`` its name. The module that the record
 names holds ``prove``, ``CALLS`` and ``PROVIDER``: a :class:`Call` for each method, and a :class:`Provider` whose
-methods :func:`provider_method` makes of these. :func:`tensor_operation`, of tokendraw-engine-ops, makes all three where
-the methods are functions of tensors. ``tokendraw.load(name)`` returns the provider.
+methods :func:`provider_method` makes of these. ``tokendraw_engine_ops.tensor_function`` makes all three
+where the methods are functions of tensors. ``tokendraw.load(name)`` returns the provider.
 
 Importing that module must not import torch, triton or the upstream library: ``tokendraw list`` loads every plugin.
 """
@@ -126,7 +126,5 @@ if TYPE_CHECKING:
     from tokendraw.parameters.params import EDITS as EDITS
     from tokendraw.parameters.params import Edit as Edit
     from tokendraw.philox import numpy_is_usable as numpy_is_usable
-    from tokendraw_engine_ops.tensor_function import TensorFunction as TensorFunction
-    from tokendraw_engine_ops.tensor_function import tensor_operation as tensor_operation
 
 __getattr__, __dir__ = lazy_names(__name__)

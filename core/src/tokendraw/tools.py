@@ -38,10 +38,5 @@ if TYPE_CHECKING:
     from tokendraw.providers import find_unsupported as find_unsupported
     from tokendraw.providers import make_call as make_call
     from tokendraw.providers import run_call as run_call
-    from tokendraw_engine_ops.tensor_function import TensorCall as TensorCall
-    from tokendraw_engine_ops.tensor_function import difference as difference
-    from tokendraw_engine_ops.tensor_function import example as example
-    from tokendraw_engine_ops.tensor_function import on_device as on_device
-    from tokendraw_engine_ops.tensor_function import tensors_of as tensors_of
 
 __getattr__, __dir__ = _lazy.lazy_names(__name__)

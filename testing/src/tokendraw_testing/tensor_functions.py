@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from tokendraw.plugin import TensorFunction
-from tokendraw.tools import TensorCall, difference, find_operation, find_unsupported, on_device, tensors_of
+from tokendraw.tools import find_operation, find_unsupported
+from tokendraw_engine_ops.tensor_function import TensorCall, TensorFunction, difference, on_device, tensors_of
 from tokendraw_testing.kit.device import capture, require_no_wait
 from tokendraw_testing.kit.property import OperationKit, Properties, Refusal
 from tokendraw_testing.kit.subject import OperationSubject, require_refusal

@@ -20,8 +20,8 @@ from tokendraw_bench.operation import Axis, BenchOperation, Preset
 if TYPE_CHECKING:
     import torch
 
-    from tokendraw.plugin import TensorFunction
     from tokendraw_bench.timing import Draw
+    from tokendraw_engine_ops.tensor_function import TensorFunction
 
 NAMES = ("sample", "verify", "process_logits")
 """Operations with a module."""
@@ -74,7 +74,7 @@ class TensorCell:
         """Make random arguments, which descriptions make on the CPU."""
         import torch
 
-        from tokendraw.tools import on_device
+        from tokendraw_engine_ops.tensor_function import on_device
 
         function = self.functions[self.method]
         (way,) = (way for way in function.ways if _words(way.values()) == self.way)

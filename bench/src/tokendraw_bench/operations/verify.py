@@ -23,9 +23,9 @@ from tokendraw_bench.cells import (
     TOP_P,
     VOCABULARY,
     Cell,
-    logits_record,
 )
 from tokendraw_bench.operation import Axis, Prepare, Preset
+from tokendraw_bench.operations.sample import logits_record
 
 if TYPE_CHECKING:
     import torch

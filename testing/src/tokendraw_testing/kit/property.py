@@ -115,13 +115,12 @@ class OperationKit:
 @functools.cache
 def find(operation: str) -> OperationKit | None:
     """Look up the kit of an operation, or make it of functions of tensors; None if neither is there."""
+    kit: OperationKit | None = None
     if importlib.util.find_spec(f"tokendraw_testing.{operation}") is not None:
-        kit: OperationKit = importlib.import_module(f"tokendraw_testing.{operation}").KIT
-        return kit
-    from tokendraw_testing.tensor_functions import kit_of
-
-    functions = find_operation(operation).functions()
-    return kit_of(operation, functions) if functions else None
+        kit = importlib.import_module(f"tokendraw_testing.{operation}").KIT
+    elif functions := find_operation(operation).functions():
+        kit = importlib.import_module("tokendraw_testing.tensor_functions").kit_of(operation, functions)
+    return kit
 
 
 def properties(operation: str | None = None) -> tuple[Property, ...]:
