@@ -25,11 +25,10 @@ from tokendraw_testing import cases, reference_filters
 from tokendraw_testing.kit.device import require_no_wait
 from tokendraw_testing.kit.report import Line, Report
 from tokendraw_testing.kit.run import attempt
-from tokendraw_testing.kit.subject import Subject
+from tokendraw_testing.kit.subject import SampleSubject, Subject, VerifySubject
 from tokendraw_testing.kit.trial import FALSE_ALARM, Trial, Violation
 from tokendraw_testing.reference import Array
 from tokendraw_testing.sample import judge_further
-from tokendraw_testing.subjects import SampleSubject, VerifySubject
 from tokendraw_testing.verify import judge_further as judge_verifications
 
 Definition: TypeAlias = Callable[[Array, float], Array]

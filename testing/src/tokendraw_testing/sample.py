@@ -13,26 +13,24 @@ import numpy as np
 import torch
 from numpy.random import Generator
 
-from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
-from tokendraw.plugin import (
-    INPUT_DTYPES,
-    LOGPROBS_MODES,
-    PAD_TOKEN_ID,
-    Capabilities,
-    GumbelDtype,
-    LogprobsMode,
-)
+from tokendraw import BatchFacts, SamplingMetadata, SamplingParams, plugin
+from tokendraw.plugin import Capabilities, GumbelDtype, LogprobsMode
 from tokendraw.tools import all_of
 from tokendraw_testing import cases, exact, kept_sets, reference
 from tokendraw_testing.cases import CrossedRequest, CrossedRow, RowCall, Site, telling
 from tokendraw_testing.judges.expectation import expect
 from tokendraw_testing.judges.rows import LogprobRows, judge, named_tokens, require_draws, scored_tokens
 from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
-from tokendraw_testing.kit.subject import require_refusal, require_unadvertised
+from tokendraw_testing.kit.subject import (
+    SampleSubject,
+    ScoreSubject,
+    require_refusal,
+    require_unadvertised,
+    row_refusal,
+)
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import gaussian
 from tokendraw_testing.statistics import sample as statistics
-from tokendraw_testing.subjects import SampleSubject, ScoreSubject, row_refusal
 
 properties = Properties("sample")
 
@@ -47,7 +45,7 @@ _NEAR_TIE_SIZE: Final = 16
 _FILTERS: Final[Mapping[str, Any]] = {"top_k": 2, "top_p": 0.5, "min_p": 0.5, "typical_p": 0.5, "xtc": 1.0}
 _ORDERS: Final = {"top_k_first": "top_p", "joint": "top_p", "temperature_last": "temperature"}
 ROW_REFUSALS: Final = (
-    *((offers("dtypes", name), Refusal({"dtype": name})) for name in INPUT_DTYPES),
+    *((offers("dtypes", name), Refusal({"dtype": name})) for name in plugin.INPUT_DTYPES),
     *(
         (cases.has_filter(name), row_refusal(**{name.replace("xtc", "xtc_probability"): value}))
         for name, value in _FILTERS.items()
@@ -56,7 +54,7 @@ ROW_REFUSALS: Final = (
     (lambda c: c.threshold, Refusal({"threshold": True})),
     *(
         (offers("logprobs_modes", mode), row_refusal({"logprobs_mode": mode}, logprobs=1))
-        for mode in LOGPROBS_MODES
+        for mode in plugin.LOGPROBS_MODES
     ),
 )
 """Capabilities, each with a request that has to be refused without it."""
@@ -394,7 +392,7 @@ def _giving(request: CrossedRequest, number: int, rng: Generator) -> CrossedRequ
 
 def _require_given_padding(subject: SampleSubject, trial: Trial) -> None:
     """Require ids of ready tensors outside of the vocabulary to be padding, of any integer dtype and stride."""
-    size, pad = min(50, subject.capabilities.max_vocab_size or 50), PAD_TOKEN_ID
+    size, pad = min(50, subject.capabilities.max_vocab_size or 50), plugin.PAD_TOKEN_ID
     inside = [[min(3, size - 1), size, -1], [-2, size - 1, 2**31 - 1]]
     logits = torch.arange(2.0 * size).view(2, size).to(subject.device)
     for dtype in (torch.int64, torch.int32):

@@ -15,31 +15,15 @@ from tokendraw import SamplingMetadata, SamplingParams, VerifyOutput
 from tokendraw.plugin import PAD_LOGPROB, DraftKind, GumbelDtype, VerifyCapabilities, VerifyMode
 from tokendraw.tools import all_of
 from tokendraw_testing import cases, exact, kept_sets, reference, reference_walk
-from tokendraw_testing.cases import CrossedRequest, Site
-from tokendraw_testing.cases.drafts import (
-    DRAFT,
-    LAYOUTS,
-    OUTSIDE_ID,
-    WIDE_SIZE,
-    CrossedCall,
-    DraftRequest,
-    call_of,
-    chains,
-    draft_factors,
-    is_allowed,
-    make_call,
-    sure_row,
-    telling_call,
-)
+from tokendraw_testing.cases import CrossedRequest, Site, drafts
 from tokendraw_testing.cases.telling import VOCAB_SIZE, telling_requests
 from tokendraw_testing.judges.rows import LogprobRows, require_bounds, require_draws
 from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
-from tokendraw_testing.kit.subject import require_unadvertised
+from tokendraw_testing.kit.subject import VerifySubject, draft_refusal, require_unadvertised
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.reference import Array
 from tokendraw_testing.sample import REFUSALS
 from tokendraw_testing.statistics import verify as statistics
-from tokendraw_testing.subjects import VerifySubject, draft_refusal
 
 properties = Properties("verify")
 
@@ -50,14 +34,14 @@ _RESIDUAL_MARGIN: Final = 1e-4
 
 
 def judge_chains(
-    subject: VerifySubject, trial: Trial, call: CrossedCall, least_lead: float = reference.NEAR_TIE
+    subject: VerifySubject, trial: Trial, call: drafts.CrossedCall, least_lead: float = reference.NEAR_TIE
 ) -> int:
     """Make a call and judge each request; return the number of chains named by the reference.
 
     :param least_lead: that names a chain.
     """
     output, answers, num_named = call.verify(subject), call.answers(), 0
-    results, valid = chains(output), output.valid.tolist()
+    results, valid = drafts.chains(output), output.valid.tolist()
     for place, (i, tokens) in enumerate(zip(call.order, results, strict=True)):
         request, answer = call.requests[i], answers[i]
         what = f"{call}, request {place}: {request}"
@@ -87,22 +71,22 @@ def require_drafts(
     """Draw a draft from each row, and require a kept token or the token of the seed, and ``valid``."""
     dtype, metadata = dtype or subject.gumbel_dtype, cases.request_metadata(batch, subject.device)
     output = subject.call("draft", cases.stack_logits(batch, subject.device), metadata, gumbel_dtype=dtype)
-    require_draws(subject, trial, batch, output, dtype, DRAFT)
+    require_draws(subject, trial, batch, output, dtype, drafts.DRAFT)
 
 
-def _read_steps(request: DraftRequest, num_used: int) -> list[int]:
+def _read_steps(request: drafts.DraftRequest, num_used: int) -> list[int]:
     """List the steps whose drafts' rows are read for the first tokens."""
     ids = request.ids[:num_used] if request.params.temperature > 0 else []
     return [step for step, token in enumerate(ids) if 0 <= token < request.form.site.size]
 
 
-def _is_valid(request: DraftRequest, num_used: int) -> bool:
+def _is_valid(request: drafts.DraftRequest, num_used: int) -> bool:
     """Whether all rows of ``num_used`` tokens are free of NaN and have a value above -inf."""
     read = _read_steps(request, num_used)
     return all(row.valid for row in request.rows[:num_used]) and all(request.drawn_by(i)[1] for i in read)
 
 
-def _require_possible(trial: Trial, request: DraftRequest, tokens: list[int], what: str) -> None:
+def _require_possible(trial: Trial, request: drafts.DraftRequest, tokens: list[int], what: str) -> None:
     for token, row in zip(tokens, request.rows, strict=False):
         trial.require(row.kept[token], f"{what} needs kept tokens, found {tokens}: {token} is dropped")
     for step in _read_steps(request, len(tokens)):
@@ -117,7 +101,7 @@ def _require_possible(trial: Trial, request: DraftRequest, tokens: list[int], wh
         trial.require(is_possible, f"{what} needs {needed}, found {at}")
 
 
-def _require_bounds(trial: Trial, call: CrossedCall, output: VerifyOutput) -> None:
+def _require_bounds(trial: Trial, call: drafts.CrossedCall, output: VerifyOutput) -> None:
     """Require the bounds of every row whose kept set rounding does not decide, whether or not the row was used."""
     assert output.threshold is not None
     thresholds = output.threshold.tolist()
@@ -130,7 +114,11 @@ def _require_bounds(trial: Trial, call: CrossedCall, output: VerifyOutput) -> No
 
 
 def _require_logprobs(
-    subject: VerifySubject, trial: Trial, call: CrossedCall, output: VerifyOutput, results: list[list[int]]
+    subject: VerifySubject,
+    trial: Trial,
+    call: drafts.CrossedCall,
+    output: VerifyOutput,
+    results: list[list[int]],
 ) -> None:
     """Demand values, the N best and ranks of every token from a row without poison, and padding behind."""
     assert output.logprobs is not None
@@ -168,7 +156,7 @@ _REFUSALS: Final[tuple[tuple[Callable[[VerifyCapabilities], bool], Refusal], ...
 )
 """Capabilities, each with a request that has to be refused without it."""
 _SURE_SIZE: Final = 300
-_PLACEHOLDERS: Final = (-1, _SURE_SIZE, OUTSIDE_ID, -(2**63))
+_PLACEHOLDERS: Final = (-1, _SURE_SIZE, drafts.OUTSIDE_ID, -(2**63))
 
 
 @properties.required("verify output")
@@ -186,11 +174,11 @@ def output(subject: VerifySubject, trial: Trial) -> str:
             requests = []
             for place, count in enumerate(counts):
                 ids = rng.integers(0, _SURE_SIZE, count + 1).tolist()
-                target = [sure_row(token, _SURE_SIZE, dtype) for token in ids]
+                target = [drafts.sure_row(token, _SURE_SIZE, dtype) for token in ids]
                 if placeholder is not None and place == len(counts) - 1:
                     ids[count // 2] = placeholder
                 requests.append((SamplingParams(), 7, target, ids[:-1]))
-            judge_chains(subject, trial, call_of(subject, way, Site(dtype, _SURE_SIZE), requests))
+            judge_chains(subject, trial, drafts.call_of(subject, way, Site(dtype, _SURE_SIZE), requests))
     return f"{len(shapes)} shapes of batches" + require_unadvertised(subject, _REFUSALS)
 
 
@@ -208,9 +196,9 @@ def wide_crossing(subject: VerifySubject, trial: Trial) -> str:
     """So they are in vocabularies of more than 65,536 and 131,072 ids that no vector load divides."""
     sites = _sites(subject, is_wide=True)
     if not sites:
-        limit = subject.capabilities.max_vocab_size
-        reason = "an effort without one" if limit is None or limit > WIDE_SIZE else f"a limit of {limit:,}"
-        trial.skip(f"needs a vocabulary above {WIDE_SIZE:,}, found {reason}")
+        most = subject.capabilities.max_vocab_size or drafts.WIDE_SIZE + 1
+        reason = "an effort without one" if most > drafts.WIDE_SIZE else f"a limit of {most:,}"
+        trial.skip(f"needs a vocabulary above {drafts.WIDE_SIZE:,}, found {reason}")
     return _judge_cases(subject, trial, sites)
 
 
@@ -235,24 +223,29 @@ def judge_further(subject: VerifySubject, trial: Trial, further: Sequence[cases.
 
 def _sites(subject: VerifySubject, *, is_wide: bool = False) -> list[Site]:
     all_sites = cases.sites(subject.capabilities, subject.effort)
-    return [site for site in all_sites if (site.size > WIDE_SIZE) == is_wide]
+    return [site for site in all_sites if (site.size > drafts.WIDE_SIZE) == is_wide]
 
 
 def _judge_cases(
     subject: VerifySubject, trial: Trial, sites: list[Site], further: Sequence[cases.Fields] = ()
 ) -> str:
     """Judge a covering table, or random calls with further filters, and the request with most drafts of each alone."""
-    rng, effort, is_wide = trial.generator("requests"), subject.effort, sites[0].size > WIDE_SIZE
-    domains, num_chains, num_named = draft_factors(subject, sites), 0, 0
+    rng, effort, is_wide = trial.generator("requests"), subject.effort, sites[0].size > drafts.WIDE_SIZE
+    domains, num_chains, num_named = drafts.draft_factors(subject, sites), 0, 0
     if further:
-        domains |= {"batch": [9], "poison": [()], "drafts": domains["drafts"][1:], "layout": LAYOUTS[:1]}
+        domains |= {
+            "batch": [9],
+            "poison": [()],
+            "drafts": domains["drafts"][1:],
+            "layout": drafts.LAYOUTS[:1],
+        }
         ways = itertools.islice(itertools.cycle(subject.ways), effort.rows(_FURTHER_CASES, least=9))
-        table = [cases.random_case(domains | {"way": [way]}, rng, is_allowed) for way in ways]
+        table = [cases.random_case(domains | {"way": [way]}, rng, drafts.is_allowed) for way in ways]
     else:
         most = _QUICK_WIDE_CASES if effort.quick and is_wide else None
-        table = cases.covering(domains, rng, is_allowed)[: effort.crossed_rows or most]
+        table = cases.covering(domains, rng, drafts.is_allowed)[: effort.crossed_rows or most]
     for number, case in enumerate(table):
-        call = make_call(subject, rng, case, domains, further)
+        call = drafts.make_call(subject, rng, case, domains, further)
         is_alone = len(call.requests) == 1 or is_wide
         longest = max(call.requests, key=lambda request: len(request.ids))
         for turn, part in enumerate((call, *[replace(call, requests=[longest], order=[0])] * (not is_alone))):
@@ -263,7 +256,7 @@ def _judge_cases(
     return f"{num_chains} chains in {len(table)} calls, {num_named} of them named by the reference"
 
 
-def _judge_call(subject: VerifySubject, trial: Trial, call: CrossedCall) -> int:
+def _judge_call(subject: VerifySubject, trial: Trial, call: drafts.CrossedCall) -> int:
     num_named = judge_chains(subject, trial, call)
     require_drafts(subject, trial, [request.to_draw() for request in call.requests], call.form.gumbel_dtype)
     return num_named
@@ -271,8 +264,8 @@ def _judge_call(subject: VerifySubject, trial: Trial, call: CrossedCall) -> int:
 
 def fuzz(subject: VerifySubject, rng: Generator, trial: Trial) -> str:
     """Make and judge one random call of the same factors."""
-    domains = draft_factors(subject, cases.sites(subject.capabilities, subject.effort))
-    call = make_call(subject, rng, cases.random_case(domains, rng, is_allowed), domains)
+    domains = drafts.draft_factors(subject, cases.sites(subject.capabilities, subject.effort))
+    call = drafts.make_call(subject, rng, cases.random_case(domains, rng, drafts.is_allowed), domains)
     _judge_call(subject, trial, call)
     return str(call)
 
@@ -307,11 +300,11 @@ def noise_precision(subject: VerifySubject, trial: Trial) -> str:
     dtypes = capabilities.dtypes[: 1 if subject.effort.interpreted else None]
     for precision, dtype in itertools.product(precisions, dtypes):
         for way in subject.ways if dtype == dtypes[0] else subject.outer_ways:
-            call = telling_call(subject, way, dtype, precision)
+            call = drafts.telling_call(subject, way, dtype, precision)
             num_rows += judge_chains(subject, trial, call, least_lead=0.0)
-        drafts = telling_requests(subject, Site(dtype, VOCAB_SIZE), DRAFT, has_top_k)
-        require_drafts(subject, trial, drafts, precision)
-        num_rows += len(drafts)
+        batch = telling_requests(subject, Site(dtype, VOCAB_SIZE), drafts.DRAFT, has_top_k)
+        require_drafts(subject, trial, batch, precision)
+        num_rows += len(batch)
     return f"{num_rows} rows that tell {all_of(precisions)} noise"
 
 
@@ -348,10 +341,10 @@ def sure_drafts(subject: VerifySubject, trial: Trial) -> str:
         ("the least u", unlikely, {"probs": even, "logits": flat, "chosen": flat}, True, LEAST_U),
         ("the largest u", likely, {"probs": one, "logits": sure_draft, "chosen": flat}, False, LARGEST_U),
     )
-    for (label, target, drafts, accepted, seed), dtype in itertools.product(
+    for (label, target, draft_by_kind, accepted, seed), dtype in itertools.product(
         looks, subject.capabilities.dtypes
     ):
-        for kind, draft in drafts.items():
+        for kind, draft in draft_by_kind.items():
             if kind not in subject.capabilities.draft_kinds or (seed is not None and not is_seeded):
                 continue
             params, at = [SamplingParams(seed=each) for each in seeds], first
@@ -378,7 +371,11 @@ class _ChainBatch(exact.Batch):
     most = 64
 
     def __init__(
-        self, subject: VerifySubject, call: CrossedCall, method: str = "verify", known: Sequence[bool] = ()
+        self,
+        subject: VerifySubject,
+        call: drafts.CrossedCall,
+        method: str = "verify",
+        known: Sequence[bool] = (),
     ) -> None:
         self.subject, self.crossed, self.method = subject, call, method
         self.need = subject.need(call.logprobs_mode)
@@ -417,7 +414,7 @@ class _ChainBatch(exact.Batch):
 
     def columns(self, output: Any) -> list[exact.Columns]:
         is_chain, valid = self.method == "verify", output.valid.tolist()
-        found = chains(output) if is_chain else [[token] for token in output.token_ids.tolist()]
+        found = drafts.chains(output) if is_chain else [[token] for token in output.token_ids.tolist()]
         columns = list[exact.Columns]()
         for i, tokens, flag in zip(self.crossed.order, found, valid, strict=True):
             request, is_known = self.crossed.requests[i], self.known[i]
@@ -436,18 +433,21 @@ def _examples(subject: VerifySubject, rng: Generator, rows: int, size: int) -> I
     size, rows = min(size, subject.capabilities.max_vocab_size or size), -(-rows // 2)  # of requests
     modes = subject.capabilities.logprobs_modes
     cases.seed_torch(rng)
-    ways = subject.outer_ways if rows > exact.MANY or size > WIDE_SIZE else subject.ways
+    ways = subject.outer_ways if rows > exact.MANY or size > drafts.WIDE_SIZE else subject.ways
     for turn, (way, dtype) in enumerate(zip(ways, subject.cycle_dtypes(), strict=False)):
         site = Site(dtype, size)
-        domains = draft_factors(subject, [site]) | {"way": [way], "gumbel_dtype": [subject.gumbel_dtype]}
-        domains |= {"poison": [()], "draft_dtype": [dtype], "best": [None], "layout": [LAYOUTS[0]]}
+        domains = drafts.draft_factors(subject, [site]) | {
+            "way": [way],
+            "gumbel_dtype": [subject.gumbel_dtype],
+        }
+        domains |= {"poison": [()], "draft_dtype": [dtype], "best": [None], "layout": [drafts.LAYOUTS[0]]}
         domains["logprobs_mode"] = [None]
         few = [n for n in domains["drafts"] if n <= 5]
         domains["drafts"] = few if subject.capabilities.ragged_drafts else few[-1:]
         if not cases.has_counter(subject.capabilities):
             domains["temperature"] = [0.0 if subject.capabilities.greedy else 1e-6]
-        case = cases.random_case(domains | {"batch": [1]}, rng, is_allowed) | {"batch": rows}
-        crossed = make_call(subject, rng, case, domains, most_distinct=24)
+        case = cases.random_case(domains | {"batch": [1]}, rng, drafts.is_allowed) | {"batch": rows}
+        crossed = drafts.make_call(subject, rng, case, domains, most_distinct=24)
         if modes and turn % 2:
             first, *others = crossed.requests
             first = replace(first, params=replace(first.params, logprobs=5))
@@ -461,7 +461,7 @@ def _flat(subject: VerifySubject) -> tuple[_ChainBatch, str]:
     """Make requests without seeds, each with a token recovered from many equal tokens."""
     size = min(32_000, subject.capabilities.max_vocab_size or 32_000)
     requests = [(SamplingParams(), 0, [torch.zeros(size)] * 2, [i]) for i in range(24)]
-    call = call_of(subject, subject.ways[0], Site("float32", size), requests)
+    call = drafts.call_of(subject, subject.ways[0], Site("float32", size), requests)
     return _ChainBatch(subject, call), "chains"
 
 

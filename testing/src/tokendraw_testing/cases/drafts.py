@@ -17,8 +17,8 @@ from tokendraw.plugin import DraftKind, GumbelDtype, LogprobsMode, TieRule, Veri
 from tokendraw_testing import cases, reference, reference_walk
 from tokendraw_testing.cases import Case, CrossedRequest, CrossedRow, Factors, Fields, Site
 from tokendraw_testing.cases.telling import POSITION, VOCAB_SIZE, placed_requests, telling_draft, telling_rows
+from tokendraw_testing.kit.subject import VerifySubject
 from tokendraw_testing.reference import Array
-from tokendraw_testing.subjects import VerifySubject
 
 OUTSIDE_ID: Final = 2**31 - 1
 """An id outside every vocabulary."""

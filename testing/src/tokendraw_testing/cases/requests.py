@@ -16,23 +16,11 @@ from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw.filters import required_moments
 from tokendraw.plugin import Capabilities, FilterOrder, GumbelDtype, LogprobsMode
 from tokendraw_testing import reference
-from tokendraw_testing.cases.rows import (
-    HEAD,
-    NO_FILTERS,
-    PLATEAU,
-    WIDE_SIZE,
-    CrossedRow,
-    Kind,
-    Site,
-    combinations,
-    crossed_row,
-    floor_designs,
-    kinds,
-    row_of,
-)
+from tokendraw_testing.cases import rows as designed
+from tokendraw_testing.cases.rows import CrossedRow, Kind, Site, crossed_row, floor_designs, kinds, row_of
+from tokendraw_testing.kit.subject import RowSubject, crossed_orders
 from tokendraw_testing.logits_families import FAMILIES
 from tokendraw_testing.reference import Array
-from tokendraw_testing.subjects import RowSubject, crossed_orders
 
 Fields = Callable[[Generator], dict[str, Any]]
 """Makes fields of a request at random."""
@@ -248,11 +236,11 @@ def combined_requests(subject: RowSubject, kind: Kind, rng: Generator) -> Iterat
     capabilities = subject.capabilities
     for dtype, size in itertools.product(capabilities.dtypes, _COMBINED_SIZES):
         if size <= (capabilities.max_vocab_size or size):
-            site, requests = Site(dtype, size), combinations(capabilities, size)[:: subject.effort.fewer]
+            site, requests = Site(dtype, size), designed.combinations(capabilities, size)
             families = itertools.cycle(FAMILIES.items())
             yield [
                 make_requests(row_of(capabilities, site, name, family(rng, size), params), [kind], rng)[0]
-                for params, (name, family) in zip(requests, families, strict=False)
+                for params, (name, family) in zip(requests[:: subject.effort.fewer], families, strict=False)
             ]
 
 
@@ -269,7 +257,7 @@ def unfiltered_requests(subject: RowSubject, site: Site, rng: Generator) -> list
     if not has_counter(c) or site.size < 3 * reference.TILE_SIZE:
         return []
     kept = served_requests(c, _KEEPING_FILTERS)
-    case = {"site": site, "design": PLATEAU, **NO_FILTERS, "top_p": 0.9995}
+    case = {"site": site, "design": designed.PLATEAU, **designed.NO_FILTERS, "top_p": 0.9995}
     row, ((seed, _), places) = crossed_row(case, rng, c.tie_rule), random_seeds(rng, 2)
     slope = row_of(c, site, "a slope", -2 * rng.permutation(site.size) / site.size, row.params)
     draws = list(zip(itertools.repeat(row), kept, telling_positions(row, seed, rng, len(kept)), strict=False))
@@ -330,7 +318,7 @@ def further_requests(
 ) -> Iterator[CrossedRequest]:
     """Make rows of each design with each further filter or order, with the kinds of rows in turn."""
     c, row_kinds = subject.capabilities, kinds(subject.capabilities)
-    choices = list(own or further_filters(c).values()) * (1 if site.size > WIDE_SIZE else _COPIES)
+    choices = list(own or further_filters(c).values()) * (1 if site.size > designed.WIDE_SIZE else _COPIES)
     for number, fields in enumerate(choices):
         for i, (design, y) in enumerate(floor_designs(rng, site.size).items()):
             params = further_params(c, fields, rng)
@@ -359,10 +347,10 @@ def _joint_filters(subject: RowSubject, site: Site, rng: Generator) -> Iterator[
     law = np.full(site.size, -30.0)
     law[rng.permutation(site.size)[: len(LAW)]] = np.log(LAW)
     xtc = {"min_p": 0.6, "top_p": 0.95, "xtc_probability": 0.5, "xtc_threshold": 0.37}
-    head = floor_designs(rng, site.size)[HEAD]
+    head = floor_designs(rng, site.size)[designed.HEAD]
     rows: tuple[tuple[FilterOrder, str, Array, dict[str, Any]], ...] = (
         ("joint", "law", law, xtc),
-        ("joint", HEAD, head, {"typical_p": 0.6, "top_p": 0.5}),
+        ("joint", designed.HEAD, head, {"typical_p": 0.6, "top_p": 0.5}),
         (_LAST, "law", law, {"min_p": 0.4, "top_p": 0.75}),
         ("top_k_first", "law", law, {"top_k": 3, "filters": {"top_n_sigma": 1.0}}),
     )

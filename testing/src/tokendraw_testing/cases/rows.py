@@ -24,9 +24,9 @@ from tokendraw.plugin import Capabilities, Filter, TieRule
 from tokendraw_testing import reference
 from tokendraw_testing.judges.expectation import Expectation, expect
 from tokendraw_testing.kit.effort import Effort
+from tokendraw_testing.kit.subject import RowSubject, crossed_orders
 from tokendraw_testing.logits_families import gaussian
 from tokendraw_testing.reference import Array
-from tokendraw_testing.subjects import RowSubject, crossed_orders
 
 Case = dict[str, Any]
 """The value of each factor, by its name."""

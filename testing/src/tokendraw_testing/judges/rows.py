@@ -12,9 +12,9 @@ from tokendraw import LogprobsTensors, SamplerOutput, SamplingParams
 from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, GumbelDtype
 from tokendraw_testing import reference
 from tokendraw_testing.cases.requests import CrossedRequest, RowCall, parts_of_equal_scalars, stack_logits
+from tokendraw_testing.kit.subject import RowSubject, SampleSubject, ScoreSubject
 from tokendraw_testing.kit.trial import Trial, Violation
 from tokendraw_testing.reference import Array
-from tokendraw_testing.subjects import RowSubject, SampleSubject, ScoreSubject
 
 SAMPLE_STREAMS: Final = (reference.TOKEN, reference.TILE)
 NamedToken = tuple[int, float]

@@ -18,10 +18,10 @@ from tokendraw_testing import cases
 from tokendraw_testing.cases import CrossedRequest, CrossedRow, Site
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.statistical_tests import coincidences, fit, independence, worst_of
+from tokendraw_testing.kit.subject import SampleSubject, crossed_orders, with_seeds
 from tokendraw_testing.kit.trial import Experiment, Trial, Verdict
 from tokendraw_testing.logits_families import FAMILIES, gaussian
 from tokendraw_testing.reference import Array
-from tokendraw_testing.subjects import SampleSubject, crossed_orders, with_seeds
 
 properties = Properties("sample")
 

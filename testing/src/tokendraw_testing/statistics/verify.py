@@ -25,9 +25,9 @@ from tokendraw_testing.cases.requests import random_seeds, seed_torch, seedings
 from tokendraw_testing.judges.expectation import expect
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.statistical_tests import coincidences, fit, spread, worst_of
+from tokendraw_testing.kit.subject import VerifySubject, with_seeds
 from tokendraw_testing.kit.trial import Trial, Verdict
 from tokendraw_testing.reference import Array
-from tokendraw_testing.subjects import VerifySubject, with_seeds
 
 properties = Properties("verify")
 
