@@ -93,7 +93,6 @@ class Batch(ABC):
         return [each for each in arguments.values() if isinstance(each, Tensor)]
 
     def call(self, view: Any, arguments: dict[str, Any] | None = None) -> Call:
-        """Make the call."""
         arguments = self.arguments() if arguments is None else arguments
         call: Call = view.new_call(self.method, *arguments.values(), **self.options)
         return call
@@ -170,10 +169,8 @@ def lines(
                 outputs.append((part, output, [bits(each).clone() for _, each in named_tensors("", output)]))
         for part, output, before in outputs:
             after = [bits(each) for _, each in named_tensors("", output)]
-            is_kept = all(map(torch.equal, after, before))
-            trial.require(
-                is_kept, f"the output of {part} needs to stay as it is, found changed by a later call"
-            )
+            is_kept, what = all(map(torch.equal, after, before)), f"the output of {part}"
+            trial.require(is_kept, f"{what} needs to stay as it is, found changed by a later call")
         return f"{len(outputs)} calls"
 
     @properties.required(f"{prefix}strides")
@@ -187,18 +184,14 @@ def lines(
             batches = list(examples(view, trial.generator(f"rows {size}"), rows, size))
             for batch, layout in itertools.product(batches, _GUARDED):
                 _require_layout(view, trial, batch, layout)
-            if (
-                not count and not view.effort.interpreted
-            ):  # in the narrowest dtype, three rows or as many as there may be
+            if not (count or view.effort.interpreted):
                 narrow = min(batches, key=lambda batch: next(iter(batch.arguments().values())).itemsize)
-                num_far = next(
-                    (n for n in (3, 2, 1) if _require_layout(view, trial, narrow.select(range(n)), _FAR)), 0
-                )
+                # Three rows, or as many as there is memory for.
+                parts = ((n, narrow.select(range(n))) for n in (3, 2, 1))
+                num_far = next((n for n, part in parts if _require_layout(view, trial, part, _FAR)), 0)
             count += len(batches)
-        return (
-            f"{count} batches in {len(served)} vocabularies"
-            + f", {num_far} rows behind 2**31 elements" * bool(num_far)
-        )
+        far = f", {num_far} rows behind 2**31 elements" * bool(num_far)
+        return f"{count} batches in {len(served)} vocabularies{far}"
 
     if hasattr(find_operation(operation).capabilities, "batch_invariant"):
 
@@ -261,11 +254,12 @@ def lines(
                     replay()
                     reason = call.output_check(need)(output) or call.wrong_values(output, need)
                     trial.require(reason is None, f"{batch}: a replay needs to return {reason}")
-                    found = [each.cpu() for each in batch.followed(output)]
-                    is_same = all(map(torch.equal, map(bits, found), map(bits, expected)))
-                    trial.require(
-                        is_same, f"{batch}: a replay needs the output of a fresh call, found another"
+                    found, what = (
+                        [each.cpu() for each in batch.followed(output)],
+                        "the output of a fresh call",
                     )
+                    is_same = all(map(torch.equal, map(bits, found), map(bits, expected)))
+                    trial.require(is_same, f"{batch}: a replay needs {what}, found another")
                 count += 1
             if flat is not None:
                 batch, words = flat(view)

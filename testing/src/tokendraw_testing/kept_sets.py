@@ -76,7 +76,6 @@ class KeptSets:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows."""
         return sum(count.rows for count in self.counts.values())
 
     @property
@@ -140,13 +139,9 @@ def sweep(
     :param only: number of the only batch to look at, however long it takes.
     :raises InvalidParameterError: no operation of the subject can be judged.
     """
-    operations = [
-        name
-        for name in _OPERATIONS
-        if operation in (None, name)
-        and name in subject.capabilities
-        and _is_judged(subject.capabilities[name])
-    ]
+    served = subject.capabilities
+    names = [name for name in _OPERATIONS if operation in (None, name) and name in served]
+    operations = [name for name in names if _is_judged(served[name])]
     if not operations:
         raise InvalidParameterError(
             f"'kept sets' needs an operation with top-p by value, found none of {subject.name!r}. "
@@ -259,10 +254,8 @@ class _Rows:
         temperature = self._column(p.temperature for p in params)
         is_last = self._column(p.filter_order == "temperature_last" for p in params) > 0
         self.is_last, self.is_joint = is_last, self._column(p.filter_order == "joint" for p in params) > 0
-        self.p, self.k = (
-            self._column(p.top_p for p in params),
-            self._column(p.top_k or 2**31 for p in params).long(),
-        )
+        self.p = self._column(p.top_p for p in params)
+        self.k = self._column(p.top_k or 2**31 for p in params).long()
         self.min_depth = -self._column(p.min_p for p in params).log()
         self.xtc = self._column(p.xtc_threshold if p.xtc_probability else np.inf for p in params)
         self.depth = self._depths(torch.where(is_last, 1.0, temperature))
@@ -432,9 +425,8 @@ def _request(c: Any, way: str, size: int, rng: Generator) -> tuple[str, Sampling
         fields["filters"] = {name: float(values[name])}
     if way == "p, XTC":
         fields |= {"xtc_probability": 1.0, "xtc_threshold": _log_uniform(rng, 1e-5, 0.5)}
-    if c.seeding == "counter" and (
-        way == "p, XTC" or rng.random() < 0.5
-    ):  # ``score`` leaves XTC out without a seed
+    # ``score`` leaves XTC out without a seed.
+    if c.seeding == "counter" and (way == "p, XTC" or rng.random() < 0.5):
         fields["seed"] = int(rng.integers(2**63))
     sigma = ratio if way == "temperature last" else ratio * temperature
     top = 0.0 if rng.random() < 0.7 else float(rng.normal(0.0, 10.0))

@@ -42,19 +42,17 @@ _NEAR_TIE_SIZE: Final = 16
 # Shapes, limits and refusals.
 
 
-_FILTERS: Final[Mapping[str, Any]] = {"top_k": 2, "top_p": 0.5, "min_p": 0.5, "typical_p": 0.5, "xtc": 1.0}
+_FILTERS: Final[Mapping[str, Any]] = {"top_k": 2, "top_p": 0.5, "min_p": 0.5, "typical_p": 0.5}
 _ORDERS: Final = {"top_k_first": "top_p", "joint": "top_p", "temperature_last": "temperature"}
 ROW_REFUSALS: Final = (
     *((offers("dtypes", name), Refusal({"dtype": name})) for name in plugin.INPUT_DTYPES),
-    *(
-        (cases.has_filter(name), row_refusal(**{name.replace("xtc", "xtc_probability"): value}))
-        for name, value in _FILTERS.items()
-    ),
+    *((cases.has_filter(name), row_refusal(**{name: value})) for name, value in _FILTERS.items()),
+    (cases.has_filter("xtc"), row_refusal(xtc_probability=1.0)),
     (lambda c: c.greedy, row_refusal(temperature=0.0)),
     (lambda c: c.threshold, Refusal({"threshold": True})),
     *(
-        (offers("logprobs_modes", mode), row_refusal({"logprobs_mode": mode}, logprobs=1))
-        for mode in plugin.LOGPROBS_MODES
+        (offers("logprobs_modes", m), row_refusal({"logprobs_mode": m}, logprobs=1))
+        for m in plugin.LOGPROBS_MODES
     ),
 )
 """Capabilities, each with a request that has to be refused without it."""
@@ -63,9 +61,9 @@ REFUSALS: Final = (
     *(
         (
             offers("filter_orders", n),
-            row_refusal({"filter_orders": (n,)}, top_k=2, filter_order=n, **{second: 0.5}),
+            row_refusal({"filter_orders": (n,)}, top_k=2, filter_order=n, **{other: 0.5}),
         )
-        for n, second in _ORDERS.items()
+        for n, other in _ORDERS.items()
     ),
     (offers("row_moments", "std"), row_refusal(filters={"top_n_sigma": 1.0})),
     (cases.has_counter, row_refusal(seed=1)),
@@ -102,9 +100,8 @@ def limits(subject: SampleSubject, trial: Trial) -> str:
         possible = expect(row, params, subject.capabilities.tie_rule).possible
         tokens = subject.tokens(torch.from_numpy(row).repeat(subject.effort.limit_rows, 1), params)
         misses = tokens[~possible[tokens]][:1]
-        trial.require(
-            not len(misses), f"V = {width}, {cases.describe(params)} needs a kept token, found {misses}"
-        )
+        what = f"V = {width}, {cases.describe(params)}"
+        trial.require(not len(misses), f"{what} needs a kept token, found {misses}")
     return "beyond them: " + " ".join(require_refusal(subject, refusal) for *_, refusal in looks)
 
 
@@ -175,9 +172,8 @@ def _calls(subject: SampleSubject, rng: Generator, number: int, made: RowSet) ->
     if not few:
         return
     size, mode = few[0].row.site.size, (*c.logprobs_modes, None)[number % max(1, len(c.logprobs_modes))]
-    yield RowCall(
-        large, None, noise, order=None if effort.interpreted else rng.permutation(len(large)).tolist()
-    )
+    slots = None if effort.interpreted else rng.permutation(len(large)).tolist()
+    yield RowCall(large, None, noise, order=slots)
     yield RowCall(few, None, noise, threshold=True)
     if mode is not None and noise is None and not effort.skips(size, number):
         yield RowCall([each.asking((0, 3, None)[i % 3]) for i, each in enumerate(few)], mode, noise)
@@ -221,10 +217,9 @@ def crossed_requests(subject: SampleSubject, rng: Generator) -> Iterator[RowSet]
     rows_by_site = cases.covering_rows(subject, rng, on_thresholds=True)
     least = min(site.size for site in rows_by_site)
     for site, rows in rows_by_site.items():
-        # In the smallest vocabulary a batch has more than a thousand rows.
-        most = effort.by_width(site.size, effort.crossed_batch, max(1, effort.crossed_batch // 6)) * (
-            4 if site.size == least and effort.fewer == 1 else 1
-        )
+        most = effort.by_width(site.size, effort.crossed_batch, max(1, effort.crossed_batch // 6))
+        if site.size == least and effort.fewer == 1:  # here a batch has more than a thousand rows
+            most *= 4
         requests, copies = cases.unfiltered_requests(subject, site, rng), -(-most // len(rows))
         yield RowSet(rows, requests, copies, alone=len(rows))
     for batch in cases.combined_requests(subject, settled_kind(subject.capabilities), rng):
@@ -291,10 +286,9 @@ def noise_precision(subject: SampleSubject, trial: Trial) -> str:
     """Seeded rows with different tokens in 53-bit and 32-bit noise draw by the advertised precision."""
     dtypes, limit = subject.noise_dtypes, subject.capabilities.max_vocab_size or telling.VOCAB_SIZE
     if not cases.has_counter(subject.capabilities):
-        details = statistics.judge_rows(subject.with_need(gumbel_dtype=dtypes[-1]), trial)
-        return (
-            f"{dtypes[-1]}, distribution of {details}; without seeds nothing tells float64 noise from float32"
-        )
+        rows = statistics.judge_rows(subject.with_need(gumbel_dtype=dtypes[-1]), trial)
+        words = "without seeds nothing tells float64 noise from float32"
+        return f"{dtypes[-1]}, distribution of {rows}; {words}"
     if limit < telling.VOCAB_SIZE:
         trial.skip(f"needs a vocabulary of {telling.VOCAB_SIZE}, found a limit of {limit}")
     words = judge_all(subject, trial, _telling_rows)
@@ -306,9 +300,7 @@ def _telling_rows(subject: SampleSubject, rng: Generator) -> Iterator[RowSet]:
     c, size = subject.capabilities, telling.VOCAB_SIZE
     wide = [site for site in cases.sites(c, subject.effort) if site.size > size]
     for dtype, site in itertools.product(subject.noise_dtypes, [Site(c.dtypes[0], size), *wide]):
-        batch = telling.telling_requests(
-            subject, site, (reference.TOKEN, reference.TILE), subject.has("top_k")
-        )
+        batch = telling.telling_requests(subject, site, subject.has("top_k"))
         parts = 1 if site.size == size else 5 * (site.size < cases.WIDE_SIZE and subject.effort.fewer == 1)
         yield RowSet((), batch, dtype=dtype, parts=parts)
 
@@ -423,17 +415,13 @@ def fuzz(subject: SampleSubject, rng: Generator, trial: Trial) -> str:
         for _ in range(rng.integers(1, 6))
     ]
     rows = [cases.crossed_row(case, rng, c.tie_rule) for case in random]
-    copies = max(
-        1, int(max(1, min(effort.crossed_batch, (1 << 21) // site.size)) ** rng.random()) // len(rows)
-    )
+    most = max(1, min(effort.crossed_batch, (1 << 21) // site.size))
+    copies = max(1, int(most ** rng.random()) // len(rows))
     batch = _mixed(cases.requests_in_turn(rows, cases.kinds(c), copies, rng, int(rng.integers(4))), rng)
     mode = str(rng.choice(c.logprobs_modes)) if c.logprobs_modes and rng.random() < 0.5 else None
     if mode is not None:  # and now and then all tokens of a small vocabulary
-        nums = [
-            None,
-            -1 if site.size < cases.WIDE_SIZE else 0,
-            *(int(cases.log_uniform(rng, 1, 400)) - 1 for _ in range(6)),
-        ]
+        nums = [None, -1 if site.size < cases.WIDE_SIZE else 0]
+        nums += [int(cases.log_uniform(rng, 1, 400)) - 1 for _ in range(6)]
         batch = [request.asking(nums[int(rng.integers(len(nums)))]) for request in batch]
     dtype = str(rng.choice(c.gumbel_dtypes or ("fp32",)))
     judge(subject, trial, RowCall(batch, mode, dtype, threshold=rng.random() < 0.3))  # type: ignore[arg-type]
@@ -535,20 +523,20 @@ class RowBatch(exact.Batch):
         words = f"{len(self)} rows of {self.requests[0].row.site}" + f", {self.mode}" * bool(self.mode)
         return f"{words}, the first {self.requests[0]}"
 
-    def select(self, order: Sequence[int]) -> RowBatch:  # noqa: D102 - as in the base class, like those below
+    def select(self, order: Sequence[int]) -> RowBatch:
         requests, tokens = [self.requests[i] for i in order], [self.tokens[i] for i in order]
         return RowBatch(self.subject, requests, self.mode, tokens)
 
-    def arguments(self) -> dict[str, Any]:  # noqa: D102
+    def arguments(self) -> dict[str, Any]:
         device, metadata = self.subject.device, cases.request_metadata(self.requests, self.subject.device)
         ids = {"token_ids": torch.tensor(self.tokens, dtype=torch.int64, device=device)}
         logits = {"logits": cases.stack_logits(self.requests, device)}
         return {**logits, **(ids if self.method == "score" else {}), "metadata": metadata}
 
-    def changing(self, arguments: dict[str, Any]) -> list[torch.Tensor]:  # noqa: D102
+    def changing(self, arguments: dict[str, Any]) -> list[torch.Tensor]:
         return [arguments["logits"], arguments.get("token_ids", arguments["metadata"].positions)]
 
-    def followed(self, output: Any) -> list[torch.Tensor]:  # noqa: D102
+    def followed(self, output: Any) -> list[torch.Tensor]:
         if self.method == "score":
             return super().followed(output)
         is_settled = [r.params.seed is not None or r.params.temperature == 0 for r in self.requests]
@@ -560,7 +548,7 @@ class RowBatch(exact.Batch):
         named = named_tokens(self.requests, self.subject.gumbel_dtype)
         return [each is not None and each[1] >= reference.NEAR_TIE for each in named]
 
-    def columns(self, output: Any) -> list[exact.Columns]:  # noqa: D102
+    def columns(self, output: Any) -> list[exact.Columns]:
         rows = None if output.logprobs is None else LogprobRows(output.logprobs, output.log_kept_mass)
         is_score, found = self.method == "score", list[exact.Columns]()
         for i, request in enumerate(self.requests):

@@ -15,8 +15,7 @@ from tokendraw import SamplingMetadata, SamplingParams, VerifyOutput
 from tokendraw.plugin import PAD_LOGPROB, DraftKind, GumbelDtype, VerifyCapabilities, VerifyMode
 from tokendraw.tools import all_of
 from tokendraw_testing import cases, exact, kept_sets, reference, reference_walk
-from tokendraw_testing.cases import CrossedRequest, Site, drafts
-from tokendraw_testing.cases.telling import VOCAB_SIZE, telling_requests
+from tokendraw_testing.cases import CrossedRequest, Site, drafts, telling
 from tokendraw_testing.judges.rows import LogprobRows, require_bounds, require_draws
 from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
 from tokendraw_testing.kit.subject import VerifySubject, draft_refusal, require_unadvertised
@@ -71,7 +70,7 @@ def require_drafts(
     """Draw a draft from each row, and require a kept token or the token of the seed, and ``valid``."""
     dtype, metadata = dtype or subject.gumbel_dtype, cases.request_metadata(batch, subject.device)
     output = subject.call("draft", cases.stack_logits(batch, subject.device), metadata, gumbel_dtype=dtype)
-    require_draws(subject, trial, batch, output, dtype, drafts.DRAFT)
+    require_draws(subject, trial, batch, output, dtype, reference_walk.DRAFT)
 
 
 def _read_steps(request: drafts.DraftRequest, num_used: int) -> list[int]:
@@ -205,9 +204,8 @@ def wide_crossing(subject: VerifySubject, trial: Trial) -> str:
 @properties.advertised("verify further filters", lambda c: bool(cases.further_filters(c)), is_long=True)
 def further(subject: VerifySubject, trial: Trial) -> str:
     """So they are with typical-p, XTC, floors from moments and the temperature last; drafts have all but XTC."""
-    return judge_further(
-        subject, trial, list(cases.further_filters(cases.per_row(subject.capabilities)).values())
-    )
+    filters = cases.further_filters(cases.per_row(subject.capabilities))
+    return judge_further(subject, trial, list(filters.values()))
 
 
 _QUICK_WIDE_CASES: Final = 96
@@ -295,14 +293,18 @@ def noise_precision(subject: VerifySubject, trial: Trial) -> str:
     """Seeded requests with different chains in 53-bit and 32-bit noise get the chain of the advertised precision."""
     capabilities, precisions, num_rows = subject.capabilities, subject.noise_dtypes, 0
     has_top_k = ("top_k", "per_row") in capabilities.filters
-    if (capabilities.max_vocab_size or VOCAB_SIZE) < VOCAB_SIZE:
-        trial.skip(f"needs a vocabulary of {VOCAB_SIZE}, found a limit of {capabilities.max_vocab_size}")
+    if (capabilities.max_vocab_size or telling.VOCAB_SIZE) < telling.VOCAB_SIZE:
+        trial.skip(
+            f"needs a vocabulary of {telling.VOCAB_SIZE}, found a limit of {capabilities.max_vocab_size}"
+        )
     dtypes = capabilities.dtypes[: 1 if subject.effort.interpreted else None]
     for precision, dtype in itertools.product(precisions, dtypes):
         for way in subject.ways if dtype == dtypes[0] else subject.outer_ways:
             call = drafts.telling_call(subject, way, dtype, precision)
             num_rows += judge_chains(subject, trial, call, least_lead=0.0)
-        batch = telling_requests(subject, Site(dtype, VOCAB_SIZE), drafts.DRAFT, has_top_k)
+        batch = telling.telling_requests(
+            subject, Site(dtype, telling.VOCAB_SIZE), has_top_k, reference_walk.DRAFT
+        )
         require_drafts(subject, trial, batch, precision)
         num_rows += len(batch)
     return f"{num_rows} rows that tell {all_of(precisions)} noise"
@@ -341,9 +343,8 @@ def sure_drafts(subject: VerifySubject, trial: Trial) -> str:
         ("the least u", unlikely, {"probs": even, "logits": flat, "chosen": flat}, True, LEAST_U),
         ("the largest u", likely, {"probs": one, "logits": sure_draft, "chosen": flat}, False, LARGEST_U),
     )
-    for (label, target, draft_by_kind, accepted, seed), dtype in itertools.product(
-        looks, subject.capabilities.dtypes
-    ):
+    for look, dtype in itertools.product(looks, subject.capabilities.dtypes):
+        label, target, draft_by_kind, accepted, seed = look
         for kind, draft in draft_by_kind.items():
             if kind not in subject.capabilities.draft_kinds or (seed is not None and not is_seeded):
                 continue

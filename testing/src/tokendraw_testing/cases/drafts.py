@@ -15,8 +15,7 @@ from torch import Tensor
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, VerifyOutput
 from tokendraw.plugin import DraftKind, GumbelDtype, LogprobsMode, TieRule, VerifyCapabilities, VerifyMode
 from tokendraw_testing import cases, reference, reference_walk
-from tokendraw_testing.cases import Case, CrossedRequest, CrossedRow, Factors, Fields, Site
-from tokendraw_testing.cases.telling import POSITION, VOCAB_SIZE, placed_requests, telling_draft, telling_rows
+from tokendraw_testing.cases import Case, CrossedRequest, CrossedRow, Factors, Fields, Site, telling
 from tokendraw_testing.kit.subject import VerifySubject
 from tokendraw_testing.reference import Array
 
@@ -215,12 +214,11 @@ class DraftRequest:
         return np.where((q > 0) & (q < np.inf), q, 0.0), is_valid
 
     def walk(self) -> reference.Drawing[reference_walk.Answer]:
-        positions, kind = range(self.first, self.first + len(self.target)), self.form.kind
+        kind, given = self.form.kind, (self.rows, self.ids, self.params)
+        positions = range(self.first, self.first + len(self.target))
         probs = np.array([row.logits.double().numpy() for row in self.draft]) if kind == "probs" else None
         logits = [row.prepared for row in self.draft_logits] if kind == "logits" else None
-        return reference_walk.walking(
-            self.rows, self.ids, self.params, positions, probs=probs, logits=logits, mode=self.form.mode
-        )
+        return reference_walk.walking(*given, positions, probs=probs, logits=logits, mode=self.form.mode)
 
     def step(self, number: int) -> CrossedRequest:
         return CrossedRequest(self.target[number], self.params, self.first + number)
@@ -446,18 +444,16 @@ class CrossedCall:
     def arguments(self, subject: VerifySubject) -> tuple[Tensor, Drafts, SamplingMetadata]:
         """Lay out the logits of the target, the drafts and the metadata on the device."""
         form, batch = self.form, self.batch
-        ids = [request.ids for request in batch]
-        none = torch.zeros(0, form.site.size)
-        target, draft = (
-            torch.cat([none.to(getattr(torch, dtype)), *(row.logits[None] for row in rows)]).to(
-                subject.device
-            )
-            for dtype, rows in (
-                (form.site.dtype, [row for request in batch for row in request.target]),
-                (form.draft_dtype, [row for request in batch for row in request.draft]),
-            )
+
+        def stacked(rows: Iterable[CrossedRow], dtype: str) -> Tensor:
+            none = torch.zeros(0, form.site.size, dtype=getattr(torch, dtype))
+            return torch.cat([none, *(row.logits[None] for row in rows)]).to(subject.device)
+
+        target = stacked((row for request in batch for row in request.target), form.site.dtype)
+        draft = stacked((row for request in batch for row in request.draft), form.draft_dtype)
+        ids, params, first = (
+            zip(*[(r.ids, r.params, r.first) for r in batch], strict=True) if batch else [()] * 3
         )
-        params, first = [r.params for r in batch], [r.first for r in batch]
         _, flat, metadata = subject.arguments(target, ids, form.kind, draft, params, first)
         if self.layout == LAYOUTS[0]:
             return target, flat, metadata
@@ -466,7 +462,7 @@ class CrossedCall:
 
         def longer(rows: Any, value: float = np.nan) -> Any:
             return (
-                rows if rows is None else torch.cat((rows, rows.new_full((behind, *rows.shape[1:]), value)))
+                None if rows is None else torch.cat((rows, rows.new_full((behind, *rows.shape[1:]), value)))
             )
 
         padded = torch.tensor([[*tokens, *[-1] * (width - len(tokens))] for tokens in ids])
@@ -543,11 +539,6 @@ def make_call(
 
 # Calls whose chains no noise decides, and calls that tell noise.
 
-SAMPLE: Final = (reference.TOKEN, reference.TILE)
-RESIDUAL: Final = (reference_walk.RESIDUAL_TOKEN, reference_walk.RESIDUAL_TILE)
-DRAFT: Final = (reference_walk.DRAFT_TOKEN, reference_walk.DRAFT_TILE)
-"""Streams of the tokens and of the tiles of a draw."""
-
 
 def sure_row(token: int, size: int, dtype: str) -> Tensor:
     """Make logits [V] with all the mass on one token."""
@@ -584,16 +575,16 @@ def telling_call(
     subject: VerifySubject, way: tuple[VerifyMode, DraftKind], dtype: str, gumbel_dtype: GumbelDtype
 ) -> CrossedCall:
     """Make requests with one draft each, whose tokens depend on a single variate, without a filter and with top-k."""
-    site, has_top_k = Site(dtype, VOCAB_SIZE), ("top_k", "per_row") in subject.capabilities.filters
-    accepted, rejected = 3, VOCAB_SIZE - 1  # the draft with all the mass of its row, and one without any
-    telling = (
-        ([telling_draft()], 0, False),
-        (telling_rows(*RESIDUAL), rejected, False),
-        (telling_rows(*SAMPLE), accepted, True),
+    site, has_top_k = Site(dtype, telling.VOCAB_SIZE), ("top_k", "per_row") in subject.capabilities.filters
+    accepted, rejected = 3, site.size - 1  # the draft with all the mass of its row, and one without any
+    looks = (
+        ([telling.telling_draft()], 0, False),
+        (telling.telling_rows(*reference_walk.RESIDUAL), rejected, False),
+        (telling.telling_rows(*reference.SAMPLE), accepted, True),
     )
-    sure, requests = sure_row(accepted, VOCAB_SIZE, dtype), []
-    for rows, draft, is_bonus in telling:
-        for params, x in placed_requests(subject, site, rows, has_top_k):
+    sure, requests = sure_row(accepted, site.size, dtype), []
+    for rows, draft, is_bonus in looks:
+        for params, x in telling.placed_requests(subject, site, rows, has_top_k):
             target = [sure, x] if is_bonus else [x, sure]
-            requests.append((params, POSITION - is_bonus, target, [draft]))
+            requests.append((params, telling.POSITION - is_bonus, target, [draft]))
     return call_of(subject, way, site, requests, gumbel_dtype)

@@ -186,10 +186,8 @@ def telling_positions(row: CrossedRow, seed: int, rng: Generator, count: int) ->
     positions = int(rng.integers(2**40)) + np.arange(count_tried)
     noise = reference.gumbel(seed, positions[:, None], tiles, reference.TILE)
     with np.errstate(divide="ignore"):
-        differs = (np.log(tile_masses[tiles]) + noise).argmax(1) != (
-            np.log(kept_masses[tiles]) + noise
-        ).argmax(1)
-    return [int(position) for position in positions[differs][:count]]
+        whole, kept_tile = ((np.log(m[tiles]) + noise).argmax(1) for m in (tile_masses, kept_masses))
+    return [int(position) for position in positions[whole != kept_tile][:count]]
 
 
 def request_metadata(batch: Sequence[CrossedRequest], device: torch.device) -> SamplingMetadata:
@@ -325,9 +323,8 @@ def further_requests(
             scale = 1.0 if params.filter_order == _LAST else params.temperature
             with np.errstate(over="ignore"):
                 logits = torch.from_numpy(y * scale + (0.0, -3.0, 20.0)[i % 3])
-            yield _decided(
-                subject, site, design, logits, params, row_kinds[(i + number) % len(row_kinds)], rng
-            )
+            kind = row_kinds[(i + number) % len(row_kinds)]
+            yield _decided(subject, site, design, logits, params, kind, rng)
     if not own:
         yield from _joint_filters(subject, site, rng)
 
@@ -357,9 +354,8 @@ def _joint_filters(subject: RowSubject, site: Site, rng: Generator) -> Iterator[
     served = {name for name, _ in c.filters} | ({"filters"} if "std" in c.row_moments else set())
     for order, design, y, fields in rows:
         needed = {name.partition("_prob")[0] for name in fields} - {"xtc_threshold"}
-        is_by_value = (
-            "top_k" not in needed or c.tie_rule == "value"
-        )  # the third and the fourth of the law are tied
+        # With top-k the third and the fourth of the law are tied.
+        is_by_value = "top_k" not in needed or c.tie_rule == "value"
         if order in c.filter_orders and needed <= served and is_by_value:
             params = SamplingParams(filter_order=order, **fields)
             for kind in row_kinds + ["seeded"] * (_SEEDED_COPIES if "seeded" in row_kinds else 0):

@@ -160,7 +160,7 @@ def placed_requests(
 
 
 def telling_requests(
-    subject: RowSubject, site: cases.Site, streams: tuple[int, int], has_top_k: bool
+    subject: RowSubject, site: cases.Site, has_top_k: bool, streams: tuple[int, int] = reference.SAMPLE
 ) -> list[cases.CrossedRequest]:
     """Make seeded requests whose tokens tell the precision of the noise of tokens and of tiles, from two streams."""
     name, batch = "a row that tells noise", list[cases.CrossedRequest]()

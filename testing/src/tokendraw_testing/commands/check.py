@@ -37,7 +37,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -291,33 +290,31 @@ def _check_kept_sets(
         found = sweep(subject, seconds or 0.0, operation, case and case.number)
     options = ("--kept-sets", *(("--operation", operation) if operation else ()))
     whole = (*options, "--fuzz", f"{seconds:g}") if case is None else (*options, "--fuzz-case", str(case))
-    lines = [
-        Line(
-            name=way,
-            status=Status.FAILED if count.wrong else Status.PASSED,
-            detail=f"{count.rows:,} rows, {count.wrong:,} wrong, {count.uncertain:,} uncertain, "
-            f"worst mass {count.worst_ratio:.4g}",
-            again=whole,
-        )
-        for way, count in sorted(found.counts.items())
-    ]
-    drawn = Line(
-        name="draws from kept sets",
-        status=Status.PASSED,
-        detail=f"{found.others:,} of {found.seeded:,} seeded rows draw another token without thresholds",
-        checks=1,
-        draws=found.places.draws,
-        p_value=found.places.p_value,
-        worst=found.places.worst,
-        again=whole,
-    )
-    if found.fault and not found.findings:
-        drawn = replace(drawn, status=Status.FAILED, detail=found.fault)
+
+    def line(name: str, is_wrong: bool, detail: str, again: tuple[str, ...] = whole, **figures: Any) -> Line:
+        status = Status.FAILED if is_wrong else Status.PASSED
+        return Line(name=name, status=status, detail=detail, again=again, **figures)
+
+    lines = []
+    for way, count in sorted(found.counts.items()):
+        rows = f"{count.rows:,} rows, {count.wrong:,} wrong, {count.uncertain:,} uncertain"
+        lines.append(line(way, count.wrong > 0, f"{rows}, worst mass {count.worst_ratio:.4g}"))
     for finding in found.findings:
         batch = re.search(r"batch (\d+:\d+)", finding)
-        again = (*options, "--fuzz-case", batch[1]) if batch else whole
-        lines.append(Line(name="wrong row", status=Status.FAILED, detail=finding, again=again))
-    return make_report(subject, [*lines, drawn], start=start), found.as_json()
+        lines.append(
+            line("wrong row", True, finding, (*options, "--fuzz-case", batch[1]) if batch else whole)
+        )
+    draws, others = found.places, f"{found.others:,} of {found.seeded:,} seeded rows"
+    fault = None if found.findings else found.fault
+    detail = fault or f"{others} draw another token without thresholds"
+    figures: dict[str, Any] = {
+        "checks": 1,
+        "draws": draws.draws,
+        "p_value": draws.p_value,
+        "worst": draws.worst,
+    }
+    lines.append(line("draws from kept sets", fault is not None, detail, **figures))
+    return make_report(subject, lines, start=start), found.as_json()
 
 
 def _check_properties(subject: Subject, properties: Sequence[Property], jobs: int) -> Report:
@@ -384,9 +381,8 @@ def _check_filter(ctx: click.Context) -> bool:
             show(line.name, next(number))
 
         options = {key: given[key] for key in ("device", "quick", "seed", "only")}
-        report = check_filter(
-            name, sampler, values=given["value"], definition=define, finished=finished, **options
-        )
+        options |= {"values": given["value"], "definition": define, "finished": finished}
+        report = check_filter(name, sampler, **options)
     words = ["tokendraw", "check", "--filter", name, *([sampler] if sampler else [])]
     words += ["--device", report.device, *["--quick"] * report.quick]
     words += [word for value in given["value"] for word in ("--value", f"{value:g}")]

@@ -16,7 +16,6 @@ from tokendraw_testing.kit.subject import RowSubject, SampleSubject, ScoreSubjec
 from tokendraw_testing.kit.trial import Trial, Violation
 from tokendraw_testing.reference import Array
 
-SAMPLE_STREAMS: Final = (reference.TOKEN, reference.TILE)
 NamedToken = tuple[int, float]
 """A token, and how far the runner-up lies behind."""
 
@@ -64,7 +63,7 @@ def scored_tokens(batch: Sequence[CrossedRequest]) -> list[int]:
 
 
 def named_tokens(
-    batch: Sequence[CrossedRequest], dtype: GumbelDtype, streams: tuple[int, int] = SAMPLE_STREAMS
+    batch: Sequence[CrossedRequest], dtype: GumbelDtype, streams: tuple[int, int] = reference.SAMPLE
 ) -> list[NamedToken | None]:
     """Return the reference's token for each request, with its lead; None where unknown noise decides."""
     tokens: list[NamedToken | None] = [None] * len(batch)
@@ -89,14 +88,13 @@ def require_draws(
     batch: Sequence[CrossedRequest],
     output: SamplerOutput,
     dtype: GumbelDtype,
-    streams: tuple[int, int] = SAMPLE_STREAMS,
+    streams: tuple[int, int] = reference.SAMPLE,
 ) -> int:
     """Compare tokens and ``valid`` of a call with the reference; return the number of tokens named by the reference."""
     answers, tokens = named_tokens(batch, dtype, streams), output.token_ids.tolist()
-    what = "row" if streams == SAMPLE_STREAMS else "draft"
-    for i, (request, answer, token, flag) in enumerate(
-        zip(batch, answers, tokens, output.valid.tolist(), strict=True)
-    ):
+    what = "row" if streams == reference.SAMPLE else "draft"
+    columns = zip(batch, answers, tokens, output.valid.tolist(), strict=True)
+    for i, (request, answer, token, flag) in enumerate(columns):
         where, row = f"{what} {i} of {len(batch)}: {request}", request.row
         if answer is not None:
             expected, lead = answer
@@ -158,9 +156,8 @@ def require_columns(
         for column in (output.threshold, output.ceiling, getattr(output, "entropy", None))
     ]
     rows = None if output.logprobs is None else LogprobRows(output.logprobs, output.log_kept_mass)
-    for i, (request, token, threshold, ceiling, entropy) in enumerate(
-        zip(batch, tokens, *columns, strict=True)
-    ):
+    found = zip(batch, tokens, *columns, strict=True)
+    for i, (request, token, threshold, ceiling, entropy) in enumerate(found):
         what = f"row {i} of {len(batch)}: {request}" + f", {mode}" * (mode is not None)
         is_known = request.params.temperature == 0 or request.row.is_settled
         if threshold is not None and is_known:
@@ -293,9 +290,8 @@ class LogprobRows:
         """Require padding in the first column and rank 0 of a token that is none of the vocabulary."""
         rank = 0 if self.ranks is None else self.ranks[place]
         found = [self.ids[place, 0], self.values[place, 0], rank]
-        trial.require(
-            found == [PAD_TOKEN_ID, PAD_LOGPROB, 0], f"token {token} needs padding and rank 0, found {found}"
-        )
+        is_padding = found == [PAD_TOKEN_ID, PAD_LOGPROB, 0]
+        trial.require(is_padding, f"token {token} needs padding and rank 0, found {found}")
 
 
 def _num_best(params: SamplingParams, size: int) -> int:

@@ -172,21 +172,17 @@ class OperationSubject:
 
     @property
     def usual_need(self) -> Any:
-        """Return the need of :meth:`Subject.usual_need`."""
         return self.subject.usual_need(self.operation)
 
     @property
     def dtypes(self) -> list[torch.dtype]:
-        """Return the advertised dtypes."""
         return [getattr(torch, name) for name in self.capabilities.dtypes]
 
     def built(self, need: Any = None) -> Any:
-        """Build the provider, as :meth:`Subject.built` does."""
         return self.subject.built(self.operation, need)
 
     @classmethod
     def new_call(cls, method: str, *arguments: Any, **options: Any) -> Call:
-        """Make the call of a provider's method with some arguments."""
         return tools.make_call(cls.operation, method, *arguments, **options)
 
     @torch.no_grad()
@@ -240,7 +236,6 @@ class RowSubject(OperationSubject):
 
     @property
     def usual_need(self) -> tokendraw.Need:
-        """Return the usual need, with the fields of :meth:`with_need`."""
         need: tokendraw.Need = super().usual_need
         return replace(need, **self._need)
 
@@ -257,7 +252,6 @@ class RowSubject(OperationSubject):
         return self.make(self.new_call(method, *arguments), self.need(**need))
 
     def least_call(self, params: SamplingParams) -> Call:
-        """Make a call of a row with these parameters."""
         metadata = SamplingMetadata.from_params([params], device=self.device, positions=[0])
         ids = [torch.zeros(1, dtype=torch.int64, device=self.device)] * (self.operation == "score")
         return self.new_call(self.operation, torch.zeros(1, 4, device=self.device), *ids, metadata)
@@ -275,7 +269,6 @@ class RowSubject(OperationSubject):
 
     @property
     def gumbel_dtype(self) -> GumbelDtype:
-        """Precision of the noise where a check asks for none."""
         return self.need().gumbel_dtype
 
     @property
@@ -285,7 +278,6 @@ class RowSubject(OperationSubject):
         return self.capabilities.gumbel_dtypes if fixed is None else (fixed,)
 
     def has(self, which: plugin.Filter) -> bool:
-        """Whether the subject applies a filter, per row or scalar."""
         return any(name == which for name, _ in self.capabilities.filters)
 
 

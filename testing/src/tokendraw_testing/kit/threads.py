@@ -87,7 +87,6 @@ def require_thread_free(
 
 
 def thread_words() -> str:
-    """Say with how many threads calls were made."""
     return f"with {all_of(thread_counts())} threads, and of one object in 2 threads at once"
 
 

@@ -93,9 +93,8 @@ def _row(
 ) -> CrossedRow:
     c = subject.capabilities
     site = Site(c.dtypes[turn % len(c.dtypes)], len(logits))
-    return cases.row_of(
-        c, site, "known", torch.as_tensor(logits).to(site.torch_dtype), params or SamplingParams()
-    )
+    x = torch.as_tensor(logits).to(site.torch_dtype)
+    return cases.row_of(c, site, "known", x, params or SamplingParams())
 
 
 @properties.required("distribution")
@@ -165,9 +164,8 @@ def tails(subject: SampleSubject, trial: Trial) -> str:
     """Tails that are heavy together and light each keep their mass, however far below the head they lie."""
     effort, c = subject.effort, subject.capabilities
     size = min(effort.tail_vocab_size, c.max_vocab_size or effort.tail_vocab_size)
-    looks: list[tuple[str, int, float, int, int | None]] = [
-        (c.dtypes[0], size, gap, hits, None) for gap, hits in effort.tails
-    ]
+    looks: list[tuple[str, int, float, int, int | None]]
+    looks = [(c.dtypes[0], size, gap, hits, None) for gap, hits in effort.tails]
     for dtype in c.dtypes:  # in a wide vocabulary, and in one tile, with the noise of tokens alone
         looks.append((dtype, min(size, TILE_SIZE), *_TILE_TAIL, effort.most_draws))
         if dtype != c.dtypes[0]:
@@ -228,9 +226,8 @@ def _plain_rows(subject: SampleSubject, rng: Generator) -> Iterator[CrossedRow]:
     c, limit = subject.capabilities, subject.capabilities.max_vocab_size or 33
     distances = 2 * rng.random(min(33, limit))
     rows = [(1.0, distances), (0.02, distances), (12.0, distances), (1.0, np.zeros(min(2, limit)))]
-    for turn, (t, below) in itertools.product(
-        range(len(c.dtypes)), rows[: 1 if subject.effort.interpreted else None]
-    ):
+    few = rows[: 1 if subject.effort.interpreted else None]
+    for turn, (t, below) in itertools.product(range(len(c.dtypes)), few):
         yield _row(subject, t * (cases.LARGEST_Y_SHIFT - below), SamplingParams(temperature=t), turn)
     if subject.has("top_k") and subject.has("top_p") and (c.max_top_k or 4) >= 4 and limit >= 9:
         for order in crossed_orders(c):  # top-p keeps another number of tokens in the other order
@@ -267,14 +264,13 @@ def independent_draws(subject: SampleSubject, trial: Trial) -> str:
 
     def of_calls(rng: Generator, draws: int, rows: int, size: int) -> Verdict:
         tokens = calls(rng, 2 * -(-draws // rows), rows, size)
-        return independence(
-            tokens[::2].ravel(), tokens[1::2].ravel(), np.full(size, 1 / size), "successive draws"
-        )
+        pairs = tokens[::2].ravel(), tokens[1::2].ravel()
+        return independence(*pairs, np.full(size, 1 / size), "successive draws")
 
     def of_levels(rng: Generator, draws: int, seeded: bool) -> Verdict:
         row = np.full(tiles * TILE_SIZE, -np.inf, np.float32)
-        row[np.add.outer(np.arange(tiles) * TILE_SIZE, np.arange(tiles)).ravel()] = (
-            0  # ids 0 to 3 of every tile
+        row[np.arange(tiles * TILE_SIZE) % TILE_SIZE < tiles] = (
+            0  # as many ids of each tile as there are tiles
         )
         tokens = draw_many(subject, row, SamplingParams(), draws, rng, seeded=seeded)
         pairs = tokens // TILE_SIZE, tokens % TILE_SIZE

@@ -398,9 +398,8 @@ def _accepts_independently(
     passed = np.cumprod([1.0, *(float(expect(x, _PLAIN_PARAMS).probabilities[0]) for x in exact_rows)])
     probabilities = passed - np.append(passed[1:], 0.0)
     draft_rows = sure_draft(0, size, dtype, kind).to(subject.device).expand(count * drafts, -1)
-    output = subject.verify_ids(
-        target.repeat(count, 1), [[0] * drafts] * count, ("rejection", kind), draft_rows
-    )
+    logits, ids = target.repeat(count, 1), [[0] * drafts] * count
+    output = subject.verify_ids(logits, ids, ("rejection", kind), draft_rows)
     accepted = output.num_accepted.cpu().numpy().astype(np.int64)
     pairs = coincidences(accepted, float((probabilities**2).sum()), "number", count)
     worst = worst_of([fit(accepted, probabilities), pairs])
