@@ -104,10 +104,10 @@ class Batch(ABC):
 
 def difference(expected: Sequence[Columns], found: Sequence[Columns]) -> str | None:
     """Describe the first difference of two lists of columns; None if there is none."""
-    for place, (needed, row) in enumerate(zip(expected, found, strict=True)):
+    for index, (needed, row) in enumerate(zip(expected, found, strict=True)):
         for name, value in needed.items():
             if value is not None and row[name] is not None and not _is_alike(value, row[name]):
-                return f"{name} of row {place} of {len(expected)} needs {_short(value)}, found {_short(row[name])}"
+                return f"{name} of row {index} of {len(expected)} needs {_short(value)}, found {_short(row[name])}"
     return None
 
 

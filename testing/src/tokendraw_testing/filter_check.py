@@ -24,9 +24,9 @@ from tokendraw.tools import all_of, find_device, one_of
 from tokendraw_testing import cases, reference_filters
 from tokendraw_testing.kit.device import require_no_wait
 from tokendraw_testing.kit.report import Line, Report
-from tokendraw_testing.kit.run import attempt
+from tokendraw_testing.kit.run import attempt, make_report
 from tokendraw_testing.kit.subject import SampleSubject, Subject, VerifySubject
-from tokendraw_testing.kit.trial import FALSE_ALARM, Trial, Violation
+from tokendraw_testing.kit.trial import Trial, Violation
 from tokendraw_testing.reference import Array
 from tokendraw_testing.sample import judge_further
 from tokendraw_testing.verify import judge_further as judge_verifications
@@ -218,18 +218,11 @@ def check_filter(
             trial = Trial(f"{name}/{line}", seed)
             lines.append(attempt(functools.partial(run, line), line, abouts[line], trial, target))
             finished(lines[-1])
-    return FilterReport(
-        sampler=all_of(subjects),
-        device=str(target),
-        quick=quick,
-        seed=seed,
-        false_alarm=FALSE_ALARM,
-        lines=tuple(lines),
-        elapsed=time.perf_counter() - start,
-        filter=record,
-        samplers=tuple(subjects),
-        values=values,
-    )
+    facts = {
+        **vars(make_report(next(iter(subjects.values())), lines, start=start)),
+        "sampler": all_of(subjects),
+    }
+    return FilterReport(**facts, filter=record, samplers=tuple(subjects), values=values)
 
 
 def line_names(samplers: Iterable[str] = ()) -> dict[str, str]:

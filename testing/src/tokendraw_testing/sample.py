@@ -16,12 +16,13 @@ from numpy.random import Generator
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams, plugin
 from tokendraw.plugin import Capabilities, GumbelDtype, LogprobsMode
 from tokendraw.tools import all_of
-from tokendraw_testing import cases, exact, kept_sets, reference
+from tokendraw_testing import cases, exact, kept_sets, reference, reference_walk
 from tokendraw_testing.cases import CrossedRequest, CrossedRow, RowCall, Site, telling
 from tokendraw_testing.judges.expectation import expect
 from tokendraw_testing.judges.rows import LogprobRows, judge, named_tokens, require_draws, scored_tokens
 from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
 from tokendraw_testing.kit.subject import (
+    RowSubject,
     SampleSubject,
     ScoreSubject,
     require_refusal,
@@ -130,15 +131,14 @@ Make = Callable[[Any, Generator], Iterator[RowSet | RowCall]]
 
 def judge_all(subject: Any, trial: Trial, make: Make) -> str:
     """Judge every row of the calls that are made for a subject, and say how many there were."""
-    rng, places, num_rows, num_named = trial.generator("calls"), set[Site](), 0, 0
-    cases.seed_torch(trial.generator("torch"))
+    rng, sites, num_rows, num_named = trial.generator("calls"), set[Site](), 0, 0
     for number, made in enumerate(make(subject, trial.generator("table"))):
         for call in [made] if isinstance(made, RowCall) else _calls(subject, rng, number, made):
             num_rows += len(call.requests)
-            places |= {request.row.site for request in call.requests}
+            sites |= {request.row.site for request in call.requests}
             num_named += judge(subject, trial, call)
     named = f", {num_named} of them of known token" * (num_named > 0)
-    return f"{num_rows} rows in {len(places)} dtypes and vocabularies{named}"
+    return f"{num_rows} rows in {len(sites)} dtypes and vocabularies{named}"
 
 
 def _line(
@@ -407,7 +407,6 @@ def _require_given_padding(subject: SampleSubject, trial: Trial) -> None:
 def fuzz(subject: SampleSubject, rng: Generator, trial: Trial) -> str:
     """Make a call of several requests in a random dtype and vocabulary, and judge every row by the reference."""
     c, effort = subject.capabilities, subject.effort
-    cases.seed_torch(rng)
     largest = min(max(effort.crossed_sizes), c.max_vocab_size or 1 << 30)
     site = Site(str(rng.choice(c.dtypes)), int(cases.log_uniform(rng, 1.0, largest + 1)))
     random = [
@@ -457,7 +456,6 @@ _CLAMPED_VALUES: Final[Mapping[str, Mapping[float, float]]] = {
 def ready_tensors(subject: SampleSubject, trial: Trial) -> str:
     """Tensors made elsewhere are clamped, read by their integer type, and anew in each call."""
     rng, c, num_rows = trial.generator("rows"), subject.capabilities, 0
-    cases.seed_torch(rng)
     served = {"temperature", *(name for name, how in c.filters if how == "per_row")}
     served -= {"top_k"} if c.max_top_k is not None else set()
     values = [
@@ -507,14 +505,16 @@ def _ready_rows(
 class RowBatch(exact.Batch):
     """Rows with requests of every kind, drawn or scored."""
 
-    subject: SampleSubject | ScoreSubject
+    subject: RowSubject
     requests: list[CrossedRequest]
     mode: LogprobsMode | None
     tokens: list[int]
     """The tokens to score."""
+    method: str
+    """``sample``, ``score`` or ``draft``."""
 
     def __post_init__(self) -> None:
-        self.method, self.need = self.subject.operation, self.subject.need(self.mode)
+        self.need = self.subject.need(logprobs_mode=self.mode)
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -525,7 +525,7 @@ class RowBatch(exact.Batch):
 
     def select(self, order: Sequence[int]) -> RowBatch:
         requests, tokens = [self.requests[i] for i in order], [self.tokens[i] for i in order]
-        return RowBatch(self.subject, requests, self.mode, tokens)
+        return replace(self, requests=requests, tokens=tokens)
 
     def arguments(self) -> dict[str, Any]:
         device, metadata = self.subject.device, cases.request_metadata(self.requests, self.subject.device)
@@ -545,7 +545,8 @@ class RowBatch(exact.Batch):
     @functools.cached_property
     def is_named(self) -> list[bool]:
         """Whether neither noise nor rounding decides the token of each row."""
-        named = named_tokens(self.requests, self.subject.gumbel_dtype)
+        streams = reference_walk.DRAFT if self.method == "draft" else reference.SAMPLE
+        named = named_tokens(self.requests, self.subject.gumbel_dtype, streams)
         return [each is not None and each[1] >= reference.NEAR_TIE for each in named]
 
     def columns(self, output: Any) -> list[exact.Columns]:
@@ -572,7 +573,6 @@ def examples(
 ) -> Iterator[RowBatch]:
     """Make batches of designed rows and special values, mixed from all kinds of requests."""
     c, is_score = subject.capabilities, subject.operation == "score"
-    cases.seed_torch(rng)
     size, modes = min(size, c.max_vocab_size or size), c.logprobs_modes
     for turn, dtype in enumerate(c.dtypes[: 1 if is_score and rows > exact.MANY else None]):
         site = Site(dtype, size)
@@ -582,23 +582,24 @@ def examples(
         batch = cases.parts_of_equal_scalars(subject, batch)[0][:rows]
         tokens = scored_tokens(batch)
         if not is_score and (turn == 0 or rows <= exact.MANY or not modes):
-            yield RowBatch(subject, batch, None, tokens)
+            yield RowBatch(subject, batch, None, tokens, subject.operation)
         if modes:
             asking = [request.asking(5) for request in batch]
-            yield RowBatch(subject, asking, modes[turn % len(modes)], tokens)
+            yield RowBatch(subject, asking, modes[turn % len(modes)], tokens, subject.operation)
 
 
 def _alike(subject: SampleSubject, rng: Generator, rows: int, size: int) -> Iterator[RowBatch]:
     """Make batches of rows of one kind, and of the same filters, for which backends have launches of their own."""
     for batch in examples(subject, rng, rows, size):
         for group in alike(batch.requests):
-            yield RowBatch(subject, group, batch.mode, batch.tokens[: len(group)])
+            yield replace(batch, requests=group, tokens=batch.tokens[: len(group)])
 
 
 def _flat(subject: SampleSubject) -> tuple[RowBatch, str]:
     site = Site(subject.capabilities.dtypes[0], min(32_000, subject.capabilities.max_vocab_size or 32_000))
     row = cases.row_of(subject.capabilities, site, "flat", np.zeros(site.size), SamplingParams())
-    return RowBatch(subject, [CrossedRequest(row, SamplingParams(), 0)] * 64, None, [0] * 64), "tokens"
+    requests = [CrossedRequest(row, SamplingParams(), 0)] * 64
+    return RowBatch(subject, requests, None, [0] * 64, "sample"), "tokens"
 
 
 KIT = OperationKit(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.random import Generator
 
-from tokendraw import SamplingMetadata, SamplingParams, VerifyOutput
+from tokendraw import SamplingParams, VerifyOutput
 from tokendraw.plugin import PAD_LOGPROB, DraftKind, GumbelDtype, VerifyCapabilities, VerifyMode
 from tokendraw.tools import all_of
 from tokendraw_testing import cases, exact, kept_sets, reference, reference_walk
@@ -21,7 +21,7 @@ from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, of
 from tokendraw_testing.kit.subject import VerifySubject, draft_refusal, require_unadvertised
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.reference import Array
-from tokendraw_testing.sample import REFUSALS
+from tokendraw_testing.sample import REFUSALS, RowBatch
 from tokendraw_testing.statistics import verify as statistics
 
 properties = Properties("verify")
@@ -41,9 +41,9 @@ def judge_chains(
     """
     output, answers, num_named = call.verify(subject), call.answers(), 0
     results, valid = drafts.chains(output), output.valid.tolist()
-    for place, (i, tokens) in enumerate(zip(call.order, results, strict=True)):
+    for index, (i, tokens) in enumerate(zip(call.order, results, strict=True)):
         request, answer = call.requests[i], answers[i]
-        what = f"{call}, request {place}: {request}"
+        what = f"{call}, request {index}: {request}"
         num_used = len(request.target) if call.form.mode == "block" else len(tokens)
         if request.is_settled(num_used) and answer is not None:
             is_named = answer.lead >= least_lead
@@ -54,8 +54,8 @@ def judge_chains(
             _require_possible(trial, request, tokens, what)
         expected_valid = _is_valid(request, len(tokens))
         trial.require(
-            valid[place] == expected_valid or not subject.capabilities.valid_flag,
-            f"{what} needs valid {expected_valid}, found {valid[place]}",
+            valid[index] == expected_valid or not subject.capabilities.valid_flag,
+            f"{what} needs valid {expected_valid}, found {valid[index]}",
         )
     if output.threshold is not None:
         _require_bounds(trial, call, output)
@@ -123,19 +123,19 @@ def _require_logprobs(
     assert output.logprobs is not None
     rows = LogprobRows(output.logprobs, output.log_kept_mass)
     mode = call.logprobs_mode or subject.need().logprobs_mode
-    places = {i: place for place, i in reversed(list(enumerate(call.order)))}
-    for i, place in places.items():
-        request, tokens = call.requests[i], results[place]
+    index_of = {i: index for index, i in reversed(list(enumerate(call.order)))}
+    for i, index in index_of.items():
+        request, tokens = call.requests[i], results[index]
         if request.params.logprobs is None:
             continue
-        what = f"{call}, {mode}, N = {request.params.logprobs}, request {place}: {request}"
-        behind = rows.masses[place, len(tokens) :]
+        what = f"{call}, {mode}, N = {request.params.logprobs}, request {index}: {request}"
+        behind = rows.masses[index, len(tokens) :]
         trial.require(
             (behind == PAD_LOGPROB).all(),
             f"{what} needs log_kept_mass -inf behind its {len(tokens)} tokens, found {behind.tolist()}",
         )
         for number, token in enumerate(tokens):
-            row, step, at = request.rows[number], request.step(number), (place, number)
+            row, step, at = request.rows[number], request.step(number), (index, number)
             if row.valid and row.x.max() < np.inf:
                 rows.require(trial, what, step, token, mode, at)
             else:
@@ -171,10 +171,10 @@ def output(subject: VerifySubject, trial: Trial) -> str:
     for way, (counts, placeholder) in itertools.product(subject.ways, looks):
         for dtype in capabilities.dtypes if sum(counts) < most else capabilities.dtypes[:1]:
             requests = []
-            for place, count in enumerate(counts):
+            for index, count in enumerate(counts):
                 ids = rng.integers(0, _SURE_SIZE, count + 1).tolist()
                 target = [drafts.sure_row(token, _SURE_SIZE, dtype) for token in ids]
-                if placeholder is not None and place == len(counts) - 1:
+                if placeholder is not None and index == len(counts) - 1:
                     ids[count // 2] = placeholder
                 requests.append((SamplingParams(), 7, target, ids[:-1]))
             judge_chains(subject, trial, drafts.call_of(subject, way, Site(dtype, _SURE_SIZE), requests))
@@ -278,7 +278,6 @@ def crossed_drafts(subject: VerifySubject, trial: Trial) -> str:
         all_sites = [site for site in all_sites if site.size in (widest, min(site.size, cases.WIDE_SIZE))]
     for site in all_sites:
         rng = trial.generator(str(site))
-        cases.seed_torch(rng)
         rows = cases.rows_of_designs(capabilities, site, rng)
         rows += [] if site.size > cases.WIDE_SIZE else cases.threshold_rows(capabilities, site, rng)
         kinds = cases.kinds(capabilities)[:2]  # drafts of greedy rows stand beside verifications
@@ -354,7 +353,6 @@ def sure_drafts(subject: VerifySubject, trial: Trial) -> str:
             num = len(params)
             draft_rows = subject.upload_draft(draft, dtype, kind).repeat(num, 1)
             logits = subject.upload(target, dtype).repeat(2 * num, 1)
-            cases.seed_torch(rng)
             found = subject.verify_ids(logits, [[1]] * num, ("rejection", kind), draft_rows, params, at)
             hits, needed = int(found.num_accepted.sum()), num * accepted
             what = f"{label}, {dtype}, {kind}: of {num} drafts {needed}"
@@ -367,20 +365,13 @@ def sure_drafts(subject: VerifySubject, trial: Trial) -> str:
 
 
 class _ChainBatch(exact.Batch):
-    """Verifications of requests of a form, or drafts drawn from their first rows."""
+    """Verifications of requests of a form."""
 
-    most = 64
+    method, most = "verify", 64
 
-    def __init__(
-        self,
-        subject: VerifySubject,
-        call: drafts.CrossedCall,
-        method: str = "verify",
-        known: Sequence[bool] = (),
-    ) -> None:
-        self.subject, self.crossed, self.method = subject, call, method
-        self.need = subject.need(call.logprobs_mode)
-        self.options = {"mode": call.form.mode} if method == "verify" else {}
+    def __init__(self, subject: VerifySubject, call: drafts.CrossedCall, known: Sequence[bool] = ()) -> None:
+        self.subject, self.crossed = subject, call
+        self.need, self.options = subject.need(logprobs_mode=call.logprobs_mode), {"mode": call.form.mode}
         self.known = known or [
             answer is not None and answer.lead >= reference.NEAR_TIE and request.is_settled(len(request.rows))
             for answer, request in zip(call.answers(), call.requests, strict=True)
@@ -390,59 +381,45 @@ class _ChainBatch(exact.Batch):
         return len(self.crossed.order)
 
     def __str__(self) -> str:
-        return f"{self.method}: {self.crossed}"
+        return f"verify: {self.crossed}"
 
     def select(self, order: Sequence[int]) -> _ChainBatch:
         chosen = [self.crossed.order[i] for i in order]
-        return _ChainBatch(self.subject, replace(self.crossed, order=chosen), self.method, self.known)
+        return _ChainBatch(self.subject, replace(self.crossed, order=chosen), self.known)
 
     def arguments(self) -> dict[str, Any]:
-        if self.method == "verify":
-            names = ("target_logits", "drafts", "metadata")
-            return dict(zip(names, self.crossed.arguments(self.subject), strict=True))
-        params, first = [r.params for r in self.crossed.batch], [r.first for r in self.crossed.batch]
-        metadata = SamplingMetadata.from_params(params, device=self.subject.device, positions=first)
-        rows = torch.stack([request.target[0].logits for request in self.crossed.batch])
-        return {"logits": rows.to(self.subject.device), "metadata": metadata}
+        names = ("target_logits", "drafts", "metadata")
+        return dict(zip(names, self.crossed.arguments(self.subject), strict=True))
 
     def changing(self, arguments: dict[str, Any]) -> list[torch.Tensor]:
-        ids = [arguments["drafts"].draft_token_ids] if "drafts" in arguments else []
-        return [next(iter(arguments.values())), *ids, arguments["metadata"].positions]
+        target, drafts, metadata = arguments.values()
+        return [target, drafts.draft_token_ids, metadata.positions]
 
     def followed(self, output: Any) -> list[torch.Tensor]:
         is_followed = [r.params.seed is not None or r.params.temperature == 0 for r in self.crossed.batch]
         return [output.token_ids[torch.tensor(is_followed)]]
 
     def columns(self, output: Any) -> list[exact.Columns]:
-        is_chain, valid = self.method == "verify", output.valid.tolist()
-        found = drafts.chains(output) if is_chain else [[token] for token in output.token_ids.tolist()]
         columns = list[exact.Columns]()
-        for i, tokens, flag in zip(self.crossed.order, found, valid, strict=True):
-            request, is_known = self.crossed.requests[i], self.known[i]
-            rows = request.rows if is_chain else [request.to_draw().row.prepared]
+        found = zip(self.crossed.order, drafts.chains(output), output.valid.tolist(), strict=True)
+        for i, tokens, is_valid in found:
+            rows, is_known = self.crossed.requests[i].rows, self.known[i]
             kept = [row.kept[token] or not row.certain for row, token in zip(rows, tokens, strict=False)]
-            column: exact.Columns = {
-                "chain": tokens if is_known else None,
-                "a dropped token": not all(kept),
-            }
-            columns.append(column | {"valid": flag if is_known or not is_chain else None})
+            known = {"chain": tokens, "valid": is_valid} if is_known else {"chain": None, "valid": None}
+            columns.append({**known, "a dropped token": not all(kept)})
         return columns
 
 
-def _examples(subject: VerifySubject, rng: Generator, rows: int, size: int) -> Iterator[_ChainBatch]:
+def _examples(subject: VerifySubject, rng: Generator, rows: int, size: int) -> Iterator[exact.Batch]:
     """Make batches of every way and dtype in turn, mixed from all kinds of requests, and one of drafts."""
     size, rows = min(size, subject.capabilities.max_vocab_size or size), -(-rows // 2)  # of requests
     modes = subject.capabilities.logprobs_modes
-    cases.seed_torch(rng)
     ways = subject.outer_ways if rows > exact.MANY or size > drafts.WIDE_SIZE else subject.ways
     for turn, (way, dtype) in enumerate(zip(ways, subject.cycle_dtypes(), strict=False)):
         site = Site(dtype, size)
-        domains = drafts.draft_factors(subject, [site]) | {
-            "way": [way],
-            "gumbel_dtype": [subject.gumbel_dtype],
-        }
+        domains = drafts.draft_factors(subject, [site])
+        domains |= {"way": [way], "gumbel_dtype": [subject.gumbel_dtype], "logprobs_mode": [None]}
         domains |= {"poison": [()], "draft_dtype": [dtype], "best": [None], "layout": [drafts.LAYOUTS[0]]}
-        domains["logprobs_mode"] = [None]
         few = [n for n in domains["drafts"] if n <= 5]
         domains["drafts"] = few if subject.capabilities.ragged_drafts else few[-1:]
         if not cases.has_counter(subject.capabilities):
@@ -455,7 +432,8 @@ def _examples(subject: VerifySubject, rng: Generator, rows: int, size: int) -> I
             crossed = replace(crossed, requests=[first, *others], logprobs_mode=modes[turn % len(modes)])
         yield _ChainBatch(subject, crossed)
         if turn == 0:
-            yield _ChainBatch(subject, replace(crossed, logprobs_mode=None), "draft")
+            firsts = [request.to_draw() for request in crossed.batch]
+            yield RowBatch(subject, firsts, None, [0] * len(firsts), "draft")
 
 
 def _flat(subject: VerifySubject) -> tuple[_ChainBatch, str]:

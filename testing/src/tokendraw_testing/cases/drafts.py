@@ -60,7 +60,7 @@ POISON: Final = (
 # Rows of a target and its drafts, in units of y: divided by the temperature. A mistake in one corner of a kernel
 # changes most of their chains, and edges of filters lie between groups of equal tokens, to be certain in float32.
 
-FAMILIES: Final = ("gaussian", "levels", "places", "close")
+FAMILIES: Final = ("gaussian", "levels", "corners", "close")
 _VALUE_FAMILIES: Final = ("levels",)
 """Families with ties at a filter's edge, which tell the tie rules apart."""
 _NEGLIGIBLE: Final = -18.0
@@ -80,7 +80,7 @@ def make_pair(rng: Generator, family: str, size: int, params: SamplingParams) ->
         return _levels(rng, size, params)
     ids = corner_ids(rng, size, 40 if family == "close" else 14)
     y, draft = np.full((2, size), _NEGLIGIBLE)
-    if family == "places" and rng.random() < 0.5:  # about as much mass as all the heavy tokens have
+    if family == "corners" and rng.random() < 0.5:  # about as much mass as all the heavy tokens have
         y, draft = random(0.5, 1.5 - np.log(size)), random(0.5, 1.5 - np.log(size))
     y[ids] = rng.uniform(-2.0, 0.0, len(ids))
     y[size - 1] += 2.0 * (rng.random() < 0.3)
@@ -424,7 +424,7 @@ class CrossedCall:
     form: Form
     requests: list[DraftRequest]
     order: list[int]
-    """The request in each place of the batch."""
+    """Numbers of the requests, in the order of the batch."""
     logprobs_mode: LogprobsMode | None = None
     layout: str = LAYOUTS[0]
     """How the ids are laid out, one of :data:`LAYOUTS`."""

@@ -91,10 +91,6 @@ def seedings(capabilities: Capabilities) -> tuple[bool, ...]:
     return (False, True) if has_counter(capabilities) else (False,)
 
 
-def seed_torch(rng: Generator) -> None:
-    torch.manual_seed(int(rng.integers(2**63)))
-
-
 def random_seeds(rng: Generator, rows: int) -> tuple[list[int], list[int]]:
     """Make seeds over all 64 bits and positions over 40 bits, for unrelated rows."""
     return rng.integers(0, 2**64, rows, np.uint64).tolist(), rng.integers(0, 2**40, rows).tolist()
@@ -213,9 +209,9 @@ class RowCall:
 def stack_logits(batch: Sequence[CrossedRequest], device: torch.device) -> torch.Tensor:
     """Return the logits [B, V] of a batch on a device, in their dtype."""
     rows = {id(request.row.logits): request.row.logits for request in batch}
-    places = {key: i for i, key in enumerate(rows)}
+    number_of = {key: i for i, key in enumerate(rows)}
     unique_rows = torch.stack(list(rows.values())).to(device)
-    return unique_rows[torch.tensor([places[id(request.row.logits)] for request in batch], device=device)]
+    return unique_rows[torch.tensor([number_of[id(request.row.logits)] for request in batch], device=device)]
 
 
 def parts_of_equal_scalars(
@@ -256,13 +252,13 @@ def unfiltered_requests(subject: RowSubject, site: Site, rng: Generator) -> list
         return []
     kept = served_requests(c, _KEEPING_FILTERS)
     case = {"site": site, "design": designed.PLATEAU, **designed.NO_FILTERS, "top_p": 0.9995}
-    row, ((seed, _), places) = crossed_row(case, rng, c.tie_rule), random_seeds(rng, 2)
+    row, ((seed, _), positions) = crossed_row(case, rng, c.tie_rule), random_seeds(rng, 2)
     slope = row_of(c, site, "a slope", -2 * rng.permutation(site.size) / site.size, row.params)
     draws = list(zip(itertools.repeat(row), kept, telling_positions(row, seed, rng, len(kept)), strict=False))
-    draws += [(slope, params, place) for params in kept[:1] for place in places]
+    draws += [(slope, params, position) for params in kept[:1] for position in positions]
     return [
-        CrossedRequest(replace(each, params=params), replace(params, seed=seed), place)
-        for each, params, place in draws
+        CrossedRequest(replace(each, params=params), replace(params, seed=seed), position)
+        for each, params, position in draws
     ]
 
 

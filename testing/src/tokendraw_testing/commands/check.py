@@ -304,7 +304,7 @@ def _check_kept_sets(
         lines.append(
             line("wrong row", True, finding, (*options, "--fuzz-case", batch[1]) if batch else whole)
         )
-    draws, others = found.places, f"{found.others:,} of {found.seeded:,} seeded rows"
+    draws, others = found.uniformity, f"{found.others:,} of {found.seeded:,} seeded rows"
     fault = None if found.findings else found.fault
     detail = fault or f"{others} draw another token without thresholds"
     figures: dict[str, Any] = {

@@ -215,14 +215,14 @@ class LogprobRows:
         self.given_values = self.values[..., :0] if values is None else values.cpu().numpy()
 
     def require(
-        self, trial: Trial, what: str, request: CrossedRequest, token: int, mode: str, place: Any
+        self, trial: Trial, what: str, request: CrossedRequest, token: int, mode: str, at: Any
     ) -> None:
         """Require the columns of a drawn or scored token of a row."""
         row, params = request.row, request.params
-        self.require_form(trial, what, request, token, place)
+        self.require_form(trial, what, request, token, at)
         if params.temperature == 0 or row.expected.certain:
             expected_mass = row.expected.log_share if params.temperature > 0 else 0.0
-            mass = float(self.masses[place])
+            mass = float(self.masses[at])
             trial.require(
                 abs(mass - expected_mass) <= max(TOLERANCE, abs(expected_mass) * 2.0**-23),
                 f"{what} needs log_kept_mass {expected_mass:.6f}, found {mass:.6f}",
@@ -231,11 +231,11 @@ class LogprobRows:
             return
         prepared, drawn = _drawn_from(request), token if params.temperature > 0 else int(row.x.argmax())
         expected = reference.values(prepared, drawn, mode)
-        self.require_values(trial, what, params, token, prepared, expected, place)
+        self.require_values(trial, what, params, token, prepared, expected, at)
 
-    def require_form(self, trial: Trial, what: str, request: CrossedRequest, token: int, place: Any) -> None:
+    def require_form(self, trial: Trial, what: str, request: CrossedRequest, token: int, at: Any) -> None:
         """Require the token first, padding behind the N best, and the given ids in their order."""
-        ids, values, given_ids = self.ids[place], self.values[place], self.given_ids[place]
+        ids, values, given_ids = self.ids[at], self.values[at], self.given_ids[at]
         params, size = request.params, request.row.site.size
         trial.require(ids[0] == token, f"{what}: token {token} needs to come first, found {ids[0]}")
         behind = slice(1 + _num_best(params, size), None)
@@ -246,7 +246,7 @@ class LogprobRows:
         given = [*(params.logprob_token_ids or ())]
         needed = given + [PAD_TOKEN_ID] * (len(given_ids) - len(given))
         trial.require(
-            given_ids.tolist() == needed and (self.given_values[place][len(given) :] == PAD_LOGPROB).all(),
+            given_ids.tolist() == needed and (self.given_values[at][len(given) :] == PAD_LOGPROB).all(),
             f"{what} needs the given ids {needed[:5]} and padding, found {given_ids[:5].tolist()}",
         )
 
@@ -258,15 +258,15 @@ class LogprobRows:
         token: int,
         row: reference.ReferenceRow,
         expected: Array,
-        place: Any,
+        at: Any,
     ) -> None:
         """Require values, rank and order of the best tokens."""
-        ids, num_best = self.ids[place], _num_best(params, len(expected))
+        ids, num_best = self.ids[at], _num_best(params, len(expected))
         if self.ranks is not None:
-            rank, found = reference.rank(row, expected, token), self.ranks[place]
+            rank, found = reference.rank(row, expected, token), self.ranks[at]
             trial.require(found == rank, f"{what}: token {token} needs rank {rank}, found {found}")
-        columns = np.concatenate((ids[: 1 + num_best], self.given_ids[place])).astype(np.int64)
-        found_values = np.concatenate((self.values[place][: 1 + num_best], self.given_values[place]))
+        columns = np.concatenate((ids[: 1 + num_best], self.given_ids[at])).astype(np.int64)
+        found_values = np.concatenate((self.values[at][: 1 + num_best], self.given_values[at]))
         is_shown = columns >= 0
         columns, found_values = columns[is_shown], found_values[is_shown].astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -286,10 +286,10 @@ class LogprobRows:
             f"{what}: needs token {best[mismatches]} in place {mismatches + 1}, found {ids[1 + mismatches]}",
         )
 
-    def require_padding(self, trial: Trial, token: int, place: int) -> None:
+    def require_padding(self, trial: Trial, token: int, at: int) -> None:
         """Require padding in the first column and rank 0 of a token that is none of the vocabulary."""
-        rank = 0 if self.ranks is None else self.ranks[place]
-        found = [self.ids[place, 0], self.values[place, 0], rank]
+        rank = 0 if self.ranks is None else self.ranks[at]
+        found = [self.ids[at, 0], self.values[at, 0], rank]
         is_padding = found == [PAD_TOKEN_ID, PAD_LOGPROB, 0]
         trial.require(is_padding, f"token {token} needs padding and rank 0, found {found}")
 

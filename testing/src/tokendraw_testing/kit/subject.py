@@ -239,13 +239,9 @@ class RowSubject(OperationSubject):
         need: tokendraw.Need = super().usual_need
         return replace(need, **self._need)
 
-    def need(
-        self, logprobs_mode: LogprobsMode | None = None, gumbel_dtype: GumbelDtype | None = None
-    ) -> tokendraw.Need:
-        """Return the usual need with a logprobs mode and a precision of the noise; None: the usual value."""
-        usual = self.usual_need
-        mode, dtype = logprobs_mode or usual.logprobs_mode, gumbel_dtype or usual.gumbel_dtype
-        return replace(usual, logprobs_mode=mode, gumbel_dtype=dtype)
+    def need(self, **fields: Any) -> tokendraw.Need:
+        """Return the usual need with these fields, such as ``logprobs_mode``; None: the usual value."""
+        return replace(self.usual_need, **{name: each for name, each in fields.items() if each is not None})
 
     def call(self, method: str, *arguments: Any, **need: Any) -> Any:
         """Make one call with ready arguments, and check the form of the output; ``need`` as :meth:`need` takes it."""
@@ -444,10 +440,8 @@ class VerifySubject(RowSubject):
         **need: Any,
     ) -> tokendraw.VerifyOutput:
         """Make one verification on the subject's device and check the form of the output."""
-        call, asked = self.new_call("verify", target_logits, drafts, metadata, mode=mode), self.need(**need)
-        unsupported = tools.find_unsupported(call, self.capabilities, operation=self.operation, need=asked)
-        assert unsupported is None, f"the kit asked for what is not advertised: {unsupported}"
-        output: tokendraw.VerifyOutput = self.make(call, asked)
+        call = self.new_call("verify", target_logits, drafts, metadata, mode=mode)
+        output: tokendraw.VerifyOutput = self.make(call, self.need(**need))
         return output
 
     def call_names(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Judges a property: exact demands, and statistics in two stages with a stated rate of false alarms.
+"""Judges a property: exact demands, and statistics in two looks with a stated rate of false alarms.
 
 A statistical check that looks suspicious, p < 1e-3, is repeated with fresh seeds and four times the draws, and fails
 only if the second look gives p < 1e-6. The looks are independent, so a correct sampler fails one check with
@@ -48,7 +48,7 @@ class Verdict:
 
 
 Experiment = Callable[[Generator, int], Verdict]
-"""Draws the given number of tokens, or about as many, with noise from the generator alone, and judges them."""
+"""Draws the given number of tokens, or about as many, with seeds from the generator, and judges them."""
 
 
 class Trial:

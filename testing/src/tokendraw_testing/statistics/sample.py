@@ -47,7 +47,6 @@ def draw_many(
     if not is_wide and rows > _POISONED:
         is_clean[::_POISONED] = False
         batch[::_POISONED, 0] = torch.nan
-    cases.seed_torch(rng)
     parts = []
     left = draws
     while left > 0:
@@ -250,20 +249,19 @@ def independent_draws(subject: SampleSubject, trial: Trial) -> str:
     tiles = min(4, (subject.capabilities.max_vocab_size or 4 * TILE_SIZE) // TILE_SIZE)
     lags = [lag for lag in _LAGS if lag < effort.batch_rows]
 
-    def calls(rng: Generator, number: int, rows: int, size: int) -> Array:
-        cases.seed_torch(rng)
+    def calls(number: int, rows: int, size: int) -> Array:
         return np.stack([subject.tokens(torch.zeros(rows, size), SamplingParams()) for _ in range(number)])
 
     def of_rows(rng: Generator, batches: int, lag: int) -> Verdict:
         if batches not in tokens_by_count:  # one set of draws serves every distance
-            tokens_by_count[batches] = calls(rng, batches, effort.batch_rows, 8)
+            tokens_by_count[batches] = calls(batches, effort.batch_rows, 8)
         tokens, left = tokens_by_count[batches], np.arange(effort.batch_rows - lag)
         left = left[(left // lag) % 2 == 0]  # no row is in two of the pairs
         pairs = tokens[:, left].ravel(), tokens[:, left + lag].ravel()
         return independence(*pairs, np.full(8, 1 / 8), f"rows {lag} apart")
 
     def of_calls(rng: Generator, draws: int, rows: int, size: int) -> Verdict:
-        tokens = calls(rng, 2 * -(-draws // rows), rows, size)
+        tokens = calls(2 * -(-draws // rows), rows, size)
         pairs = tokens[::2].ravel(), tokens[1::2].ravel()
         return independence(*pairs, np.full(size, 1 / size), "successive draws")
 
@@ -314,7 +312,6 @@ def _crowd_experiment(subject: SampleSubject, site: Site, rows: int, turn: int) 
     mixed = [requests[i // 2 % len(requests)] for i in range(rows)]
 
     def experiment(rng: Generator, calls: int) -> Verdict:
-        cases.seed_torch(rng)
         seeds, positions = cases.random_seeds(rng, rows)
         partly = [
             replace(requests[0], seed=seed if i % 7 == 3 and cases.has_counter(c) else None)
