@@ -218,10 +218,8 @@ def check_filter(
             trial = Trial(f"{name}/{line}", seed)
             lines.append(attempt(functools.partial(run, line), line, abouts[line], trial, target))
             finished(lines[-1])
-    facts = {
-        **vars(make_report(next(iter(subjects.values())), lines, start=start)),
-        "sampler": all_of(subjects),
-    }
+    report = make_report(next(iter(subjects.values())), lines, start=start)
+    facts = {**vars(report), "sampler": all_of(subjects)}
     return FilterReport(**facts, filter=record, samplers=tuple(subjects), values=values)
 
 

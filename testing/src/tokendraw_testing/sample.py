@@ -338,7 +338,7 @@ _NUMS_GIVEN: Final = (1, 0, 3, 70)
 """Numbers of given ids; some more than a kernel may take at once."""
 
 
-@properties.advertised("crossed logprobs", cases.has_logprobs, is_long=True)
+@properties.advertised("crossed logprobs", lambda c: bool(c.logprobs_modes), is_long=True)
 def crossed_logprobs(subject: SampleSubject, trial: Trial) -> str:
     """Values, N best, given ids, ranks, log_kept_mass, thresholds and tokens hold in every mode, over all pairs."""
     if subject.capabilities.logprob_token_ids:

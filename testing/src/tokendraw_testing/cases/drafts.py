@@ -140,16 +140,6 @@ def _poison_row(rng: Generator, row: Tensor, what: str, *, probs: bool) -> Tenso
     return row
 
 
-def rounded(values: Array, dtype: str) -> Array:
-    """Round to a dtype by its torch name; the result is float32, which holds every value of the dtype."""
-    result: Array = _tensor(values, dtype).float().numpy()
-    return result
-
-
-def _tensor(values: Array, dtype: str) -> Tensor:
-    return torch.from_numpy(np.asarray(values, np.float32)).to(getattr(torch, dtype))
-
-
 # Requests.
 
 
@@ -305,7 +295,8 @@ def _make_rows(
     if form.kind == "probs" and form.mode != "coupled":
         drawn_by = SamplingParams() if rng.random() < 0.3 else replace(params, xtc_probability=0.0)
         draft = reference_walk.distribution(reference.prepare(draft.astype(np.float32), drawn_by))
-    return _tensor(target, form.site.dtype), _tensor(draft, form.draft_dtype)
+    draft_dtype: torch.dtype = getattr(torch, form.draft_dtype)
+    return cases.round_to_dtype(target, form.site.torch_dtype), cases.round_to_dtype(draft, draft_dtype)
 
 
 def _pick_drafts(
@@ -430,12 +421,9 @@ class CrossedCall:
     """How the ids are laid out, one of :data:`LAYOUTS`."""
 
     def __str__(self) -> str:
-        form = self.form
-        dtype_text = "" if form.kind == "chosen" else f" in {form.draft_dtype}"
-        return (
-            f"{form.site}, {form.mode}, {form.kind}{dtype_text}, {form.gumbel_dtype} noise, B = {len(self.order)}"
-            + f", {self.layout} ids"
-        )
+        form, kind = self.form, self.form.kind + f" in {self.form.draft_dtype}" * (self.form.kind != "chosen")
+        batch = f"B = {len(self.order)}, {self.layout} ids"
+        return f"{form.site}, {form.mode}, {kind}, {form.gumbel_dtype} noise, {batch}"
 
     @property
     def batch(self) -> list[DraftRequest]:
@@ -451,9 +439,7 @@ class CrossedCall:
 
         target = stacked((row for request in batch for row in request.target), form.site.dtype)
         draft = stacked((row for request in batch for row in request.draft), form.draft_dtype)
-        ids, params, first = (
-            zip(*[(r.ids, r.params, r.first) for r in batch], strict=True) if batch else [()] * 3
-        )
+        ids, params, first = [r.ids for r in batch], [r.params for r in batch], [r.first for r in batch]
         _, flat, metadata = subject.arguments(target, ids, form.kind, draft, params, first)
         if self.layout == LAYOUTS[0]:
             return target, flat, metadata
@@ -461,18 +447,18 @@ class CrossedCall:
         width, behind = max(map(len, ids), default=0) + 2, _EXTRA_ROWS if has_more else 0
 
         def longer(rows: Any, value: float = np.nan) -> Any:
-            return (
-                None if rows is None else torch.cat((rows, rows.new_full((behind, *rows.shape[1:]), value)))
-            )
+            if rows is None:
+                return None
+            return torch.cat((rows, rows.new_full((behind, *rows.shape[1:]), value)))
 
         padded = torch.tensor([[*tokens, *[-1] * (width - len(tokens))] for tokens in ids])
-        drafts = Drafts(
-            draft_token_ids=padded.to(torch.int32 if has_more else torch.int64).to(subject.device),
+        drafts = replace(
+            flat,
+            draft_token_ids=padded.to(subject.device, torch.int32 if has_more else torch.int64),
             cu_num_logits=flat.cu_num_logits.to(torch.int32),
             draft_probs=longer(flat.draft_probs),
             draft_logits=longer(flat.draft_logits),
             max_drafts=width,
-            any_placeholder=flat.any_placeholder,
         )
         positions, row_index = longer(metadata.positions, 0), longer(metadata.row_index, 0)
         metadata = replace(metadata, positions=positions, row_index=row_index)
@@ -542,7 +528,7 @@ def make_call(
 
 def sure_row(token: int, size: int, dtype: str) -> Tensor:
     """Make logits [V] with all the mass on one token."""
-    return _tensor(np.where(np.arange(size) == token, 0.0, -1000.0), dtype)
+    return cases.round_to_dtype(np.where(np.arange(size) == token, 0.0, -1000.0), getattr(torch, dtype))
 
 
 def sure_draft(token: int, size: int, dtype: str, kind: DraftKind) -> Tensor:

@@ -83,10 +83,6 @@ def has_counter(capabilities: Capabilities) -> bool:
     return capabilities.seeding == "counter"
 
 
-def has_logprobs(capabilities: Capabilities) -> bool:
-    return bool(capabilities.logprobs_modes)
-
-
 def seedings(capabilities: Capabilities) -> tuple[bool, ...]:
     return (False, True) if has_counter(capabilities) else (False,)
 

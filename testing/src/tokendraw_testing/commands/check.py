@@ -37,6 +37,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -301,19 +302,12 @@ def _check_kept_sets(
         lines.append(line(way, count.wrong > 0, f"{rows}, worst mass {count.worst_ratio:.4g}"))
     for finding in found.findings:
         batch = re.search(r"batch (\d+:\d+)", finding)
-        lines.append(
-            line("wrong row", True, finding, (*options, "--fuzz-case", batch[1]) if batch else whole)
-        )
-    draws, others = found.uniformity, f"{found.others:,} of {found.seeded:,} seeded rows"
+        again = (*options, "--fuzz-case", batch[1]) if batch else whole
+        lines.append(line("wrong row", True, finding, again))
     fault = None if found.findings else found.fault
-    detail = fault or f"{others} draw another token without thresholds"
-    figures: dict[str, Any] = {
-        "checks": 1,
-        "draws": draws.draws,
-        "p_value": draws.p_value,
-        "worst": draws.worst,
-    }
-    lines.append(line("draws from kept sets", fault is not None, detail, **figures))
+    others = f"{found.others:,} of {found.seeded:,} seeded rows draw another token without thresholds"
+    figures = asdict(found.uniformity)
+    lines.append(line("draws from kept sets", fault is not None, fault or others, checks=1, **figures))
     return make_report(subject, lines, start=start), found.as_json()
 
 

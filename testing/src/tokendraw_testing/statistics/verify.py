@@ -20,7 +20,8 @@ from scipy import stats
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw.plugin import DraftKind, GumbelDtype, VerifyMode
 from tokendraw.tools import all_of
-from tokendraw_testing.cases.drafts import chains, rounded, sure_draft
+from tokendraw_testing.cases import round_to_dtype
+from tokendraw_testing.cases.drafts import chains, sure_draft
 from tokendraw_testing.cases.requests import random_seeds, seedings
 from tokendraw_testing.judges.expectation import expect
 from tokendraw_testing.kit.property import Properties
@@ -66,7 +67,8 @@ class Speculation:
         """Return p and q of the draws, float64: [V + 1, V], or [1, V] for equal rows."""
         rule, pair = subject.capabilities.tie_rule, []
         for logits in (self.target, self.draft):
-            rows = [expect(x, self.params, rule) for x in rounded(_matrix(logits), self.dtype)]
+            rounded = round_to_dtype(_matrix(logits), getattr(torch, self.dtype)).float().numpy()
+            rows = [expect(x, self.params, rule) for x in rounded]
             assert all(row.certain for row in rows), "the kit chose a row that rounding decides"
             pair.append(np.stack([row.probabilities for row in rows]))
         return pair[0], pair[1]
