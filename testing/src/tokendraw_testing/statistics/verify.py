@@ -281,7 +281,7 @@ def _follows_residual(
     subject: VerifySubject, dtype: str, size: int, kind: DraftKind, rng: Generator, count: int
 ) -> Verdict:
     """Make p and q that differ by less than the digits of half precision: rounding loses tokens of the residual."""
-    missing = int(rng.integers(size))
+    missing = int(rng.integers(size // 2, size))  # an id that fewer bits do not hold
     steps, has_excess = rng.integers(_STEPS + 4, 2 * _STEPS - 4, size), rng.random(size) < 0.5
     draft_steps = steps + np.where(has_excess, -_STEP_DISTANCE, _STEP_DISTANCE)
     target, draft = ((each / _PER_UNIT).astype(np.float32) for each in (steps, draft_steps))
