@@ -452,13 +452,13 @@ class CrossedCall:
             return torch.cat((rows, rows.new_full((behind, *rows.shape[1:]), value)))
 
         padded = torch.tensor([[*tokens, *[-1] * (width - len(tokens))] for tokens in ids])
-        drafts = replace(
-            flat,
+        drafts = Drafts(  # whose counts the device alone knows
             draft_token_ids=padded.to(subject.device, torch.int32 if has_more else torch.int64),
             cu_num_logits=flat.cu_num_logits.to(torch.int32),
             draft_probs=longer(flat.draft_probs),
             draft_logits=longer(flat.draft_logits),
             max_drafts=width,
+            any_placeholder=flat.any_placeholder,
         )
         positions, row_index = longer(metadata.positions, 0), longer(metadata.row_index, 0)
         metadata = replace(metadata, positions=positions, row_index=row_index)
