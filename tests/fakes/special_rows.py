@@ -9,8 +9,8 @@ import torch
 
 from tokendraw_native import sampler, verify
 from tokendraw_native.rows import Noise
-from tokendraw_testing.cases.drafts import SAMPLE as SAMPLE
 from tokendraw_testing.logits_families import gaussian
+from tokendraw_testing.reference import SAMPLE as SAMPLE
 
 FALSE_ALARM = 1e-7
 

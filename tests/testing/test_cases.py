@@ -13,8 +13,8 @@ from tokendraw_testing import Subject, run
 from tokendraw_testing.cases import Site, covering, crossed_row, is_allowed, random_case
 from tokendraw_testing.cases import rows as designed
 from tokendraw_testing.kit.report import Place, width_class
+from tokendraw_testing.kit.subject import VerifySubject
 from tokendraw_testing.process_logits import EditRequest, ProcessSubject
-from tokendraw_testing.subjects import VerifySubject
 
 FACTORS = {"a": range(8), "b": range(7), "c": range(5), "d": (0, 1), "e": ("x", "y", "z")}
 

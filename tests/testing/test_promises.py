@@ -20,7 +20,7 @@ from tokendraw_testing import Effort, Property, Status, Subject, check_filter, f
 from tokendraw_testing.commands.check import read_definition
 from tokendraw_testing.kit import run as running
 from tokendraw_testing.kit.property import OperationKit
-from tokendraw_testing.subjects import SampleSubject
+from tokendraw_testing.kit.subject import SampleSubject
 
 TINY = Effort.tiny()
 QUICK = Effort.of(quick=True, device_type="cpu")

@@ -11,8 +11,8 @@ from mutants.verifiers import OPERATIONS, VERIFIERS, VerifierMutant, verifier_mu
 from tokendraw import philox
 from tokendraw.plugin import VerifyCapabilities
 from tokendraw_testing import Effort, Status, properties, reference, run
+from tokendraw_testing.kit.subject import VerifySubject
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.subjects import VerifySubject
 from tokendraw_testing.verify import KIT, LARGEST_U, LEAST_U, U_POSITION
 
 MUTANTS = by_name(VERIFIERS)

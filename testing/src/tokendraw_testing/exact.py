@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -26,7 +25,14 @@ from tokendraw_testing.judges.rows import TOLERANCE
 from tokendraw_testing.kit.device import capture, require_no_wait
 from tokendraw_testing.kit.property import Properties, Property, Refusal
 from tokendraw_testing.kit.threads import RepeatedCall, require_cpu_threads, require_thread_free, thread_words
-from tokendraw_testing.kit.trial import Trial, bits, named_tensors, require_unmodified
+from tokendraw_testing.kit.trial import (
+    Trial,
+    bits,
+    named_tensors,
+    poisoned,
+    require_unmodified,
+    written_guards,
+)
 
 Columns = dict[str, Any]
 """What is known of a row of an output, by name; None where noise or rounding decides."""
@@ -42,8 +48,6 @@ MANY: Final = 100
 """Rows from which on examples make fewer batches."""
 _WIDE_SIZE: Final = 131_113
 _BATCHES: Final = (2, 7, 64, 65, 1000)
-_STRIDE: Final = 1 << 30
-"""Elements from row to row: the third begins 2**31 behind the first."""
 
 
 class Batch(ABC):
@@ -89,7 +93,6 @@ class Batch(ABC):
         return [each for each in arguments.values() if isinstance(each, Tensor)]
 
     def call(self, view: Any, arguments: dict[str, Any] | None = None) -> Call:
-        """Make the call."""
         arguments = self.arguments() if arguments is None else arguments
         call: Call = view.new_call(self.method, *arguments.values(), **self.options)
         return call
@@ -101,10 +104,10 @@ class Batch(ABC):
 
 def difference(expected: Sequence[Columns], found: Sequence[Columns]) -> str | None:
     """Describe the first difference of two lists of columns; None if there is none."""
-    for place, (needed, row) in enumerate(zip(expected, found, strict=True)):
+    for index, (needed, row) in enumerate(zip(expected, found, strict=True)):
         for name, value in needed.items():
             if value is not None and row[name] is not None and not _is_alike(value, row[name]):
-                return f"{name} of row {place} of {len(expected)} needs {_short(value)}, found {_short(row[name])}"
+                return f"{name} of row {index} of {len(expected)} needs {_short(value)}, found {_short(row[name])}"
     return None
 
 
@@ -166,10 +169,8 @@ def lines(
                 outputs.append((part, output, [bits(each).clone() for _, each in named_tensors("", output)]))
         for part, output, before in outputs:
             after = [bits(each) for _, each in named_tensors("", output)]
-            is_kept = all(map(torch.equal, after, before))
-            trial.require(
-                is_kept, f"the output of {part} needs to stay as it is, found changed by a later call"
-            )
+            is_kept, what = all(map(torch.equal, after, before)), f"the output of {part}"
+            trial.require(is_kept, f"{what} needs to stay as it is, found changed by a later call")
         return f"{len(outputs)} calls"
 
     @properties.required(f"{prefix}strides")
@@ -181,20 +182,16 @@ def lines(
         for size in served[:: view.effort.fewer]:
             rows = view.effort.rows(_SHAPE[0], least=5) if size < 1 << 16 else 3
             batches = list(examples(view, trial.generator(f"rows {size}"), rows, size))
-            for batch, layout in itertools.product(batches, (_wider, _every_other)):
+            for batch, layout in itertools.product(batches, _GUARDED):
                 _require_layout(view, trial, batch, layout)
-            if (
-                not count and not view.effort.interpreted
-            ):  # in the narrowest dtype, three rows or as many as there may be
+            if not (count or view.effort.interpreted):
                 narrow = min(batches, key=lambda batch: next(iter(batch.arguments().values())).itemsize)
-                num_far = next(
-                    (n for n in (3, 2, 1) if _require_layout(view, trial, narrow.select(range(n)), _far)), 0
-                )
+                # Three rows, or as many as there is memory for.
+                parts = ((n, narrow.select(range(n))) for n in (3, 2, 1))
+                num_far = next((n for n, part in parts if _require_layout(view, trial, part, _FAR)), 0)
             count += len(batches)
-        return (
-            f"{count} batches in {len(served)} vocabularies"
-            + f", {num_far} rows behind 2**31 elements" * bool(num_far)
-        )
+        far = f", {num_far} rows behind 2**31 elements" * bool(num_far)
+        return f"{count} batches in {len(served)} vocabularies{far}"
 
     if hasattr(find_operation(operation).capabilities, "batch_invariant"):
 
@@ -259,9 +256,8 @@ def lines(
                     trial.require(reason is None, f"{batch}: a replay needs to return {reason}")
                     found = [each.cpu() for each in batch.followed(output)]
                     is_same = all(map(torch.equal, map(bits, found), map(bits, expected)))
-                    trial.require(
-                        is_same, f"{batch}: a replay needs the output of a fresh call, found another"
-                    )
+                    what = f"{batch}: a replay needs the output of a fresh call, found another"
+                    trial.require(is_same, what)
                 count += 1
             if flat is not None:
                 batch, words = flat(view)
@@ -302,49 +298,55 @@ def _repeated(view: Any, batch: Batch) -> RepeatedCall:
 
 # Layouts.
 
+_Layout = tuple[str, Callable[[int], int], int]
+"""In words; the elements from row to row, for a vocabulary; those in front of the first row."""
+_GUARDED: Final[tuple[_Layout, ...]] = (
+    ("rows of a wider buffer", lambda size: size + 37, 5),
+    ("every other row", lambda size: 2 * size, 0),
+)
+_FAR: Final[_Layout] = "rows 2**30 elements apart", lambda size: 1 << 30, 0
+"""The third row begins 2**31 elements behind the first."""
 
-def _require_layout(view: Any, trial: Trial, batch: Batch, layout: Callable[[Tensor], Tensor]) -> bool:
+
+def _require_layout(view: Any, trial: Trial, batch: Batch, layout: _Layout) -> bool:
     """Require equal outputs from another layout; tell whether there is memory for the layout."""
-    expected = batch.found(view)
-    arguments, buffers = batch.arguments(), list[Tensor]()
+    expected, arguments, buffers = batch.found(view), batch.arguments(), list[Tensor]()
+    words, stride_of, offset = layout
+
+    def laid_out(rows: Tensor) -> Tensor:
+        count, size = rows.shape
+        stride = stride_of(size)
+        if layout is _FAR:  # memory that nobody writes to is not there yet on a CPU
+            made = rows.new_empty((count - 1) * stride + size + 1).as_strided((count, size), (stride, 1))
+        else:
+            made = poisoned(count, size, stride, offset, rows.dtype, rows.device)
+            buffers.append(made)
+        return made.copy_(rows)
+
     try:
-        laid_out = {name: _laid_out(value, layout, buffers) for name, value in arguments.items()}
-    except RuntimeError:  # no memory for 2**31 elements; that nobody writes to is not there yet on a CPU
+        given = {name: _laid_out(value, laid_out) for name, value in arguments.items()}
+    except RuntimeError:  # no memory for 2**31 elements
         return False
-    before = [] if layout is _far else [bits(_memory(each)).clone() for each in buffers]
-    inside = [each.clone() for each in buffers]
-    what = f"{batch}, {(layout.__doc__ or '').rstrip('.').lower()}"
-    reason = difference(expected, batch.columns(view.make(batch.call(view, laid_out), batch.need)))
+    what = f"{batch}, {words}"
+    reason = difference(expected, batch.columns(view.make(batch.call(view, given), batch.need)))
     trial.require(reason is None, f"{what}: {reason}, as of contiguous ones")
-    for buffer, kept, memory in zip(buffers, inside, before, strict=False):
-        buffer.copy_(kept)
-        trial.require(
-            torch.equal(bits(_memory(buffer)), memory), f"{what}: memory beside them needs to stay as it is"
-        )
+    is_kept = not any(map(written_guards, buffers))
+    trial.require(is_kept, f"{what}: memory beside them needs to stay as it is")
     return True
 
 
-def _memory(view: Tensor) -> Tensor:
-    size = view.untyped_storage().nbytes() // view.element_size()
-    return view.as_strided((size,), (1,), 0)
-
-
-def _laid_out(value: Any, layout: Callable[[Tensor], Tensor], buffers: list[Tensor]) -> Any:
+def _laid_out(value: Any, layout: Callable[[Tensor], Tensor]) -> Any:
     """Lay out the rows of a value, and columns of parameters as every other entry of a buffer."""
     if isinstance(value, SamplingMetadata):
         columns = {f.name: getattr(value, f.name) for f in fields(value)}
         spread = {n: _spread(c) for n, c in columns.items() if isinstance(c, Tensor) and c.dim() == 1}
         return replace(value, **spread)  # type: ignore[arg-type]
     if isinstance(value, Tensor) and value.dim() == 2 and len(value):
-        buffers.append(layout(value))
-        return buffers[-1]
+        return layout(value)
     if is_dataclass(value) and not isinstance(value, type):
-        rows = {
-            f.name: _laid_out(getattr(value, f.name), layout, buffers)
-            for f in fields(value)
-            if isinstance(getattr(value, f.name), Tensor) and getattr(value, f.name).is_floating_point()
-        }
-        return replace(value, **rows)
+        parts = {f.name: getattr(value, f.name) for f in fields(value)}
+        is_rows = {n: isinstance(part, Tensor) and part.is_floating_point() for n, part in parts.items()}
+        return replace(value, **{n: _laid_out(part, layout) for n, part in parts.items() if is_rows[n]})
     return value
 
 
@@ -352,31 +354,3 @@ def _spread(column: Tensor) -> Tensor:
     buffer = column.repeat_interleave(2)
     buffer[1::2] = column.flip(0)
     return buffer[::2]
-
-
-def _poisoned(tensor: Tensor, *shape: int) -> Tensor:
-    if not tensor.is_floating_point():
-        return tensor.new_zeros(shape)
-    buffer = tensor.new_full(shape, math.nan)
-    buffer[:, 1::2] = math.inf
-    return buffer
-
-
-def _wider(tensor: Tensor) -> Tensor:
-    """Rows of a wider buffer."""
-    rows, size = tensor.shape
-    buffer = _poisoned(tensor, rows, size + 37)
-    buffer[:, [4, 5 + size]] = math.inf if tensor.is_floating_point() else 0
-    return buffer[:, 5 : 5 + size].copy_(tensor)
-
-
-def _every_other(tensor: Tensor) -> Tensor:
-    """Every other row."""
-    return _poisoned(tensor, 2 * len(tensor), tensor.shape[1])[::2].copy_(tensor)
-
-
-def _far(tensor: Tensor) -> Tensor:
-    """Rows 2**30 elements apart."""
-    rows, size = tensor.shape
-    buffer = torch.empty((rows - 1) * _STRIDE + size + 1, dtype=tensor.dtype, device=tensor.device)
-    return buffer.as_strided((rows, size), (_STRIDE, 1)).copy_(tensor)

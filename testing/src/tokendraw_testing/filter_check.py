@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -24,12 +24,11 @@ from tokendraw.tools import all_of, find_device, one_of
 from tokendraw_testing import cases, reference_filters
 from tokendraw_testing.kit.device import require_no_wait
 from tokendraw_testing.kit.report import Line, Report
-from tokendraw_testing.kit.run import attempt
-from tokendraw_testing.kit.subject import Subject
-from tokendraw_testing.kit.trial import FALSE_ALARM, Trial, Violation
+from tokendraw_testing.kit.run import attempt, make_report
+from tokendraw_testing.kit.subject import SampleSubject, Subject, VerifySubject
+from tokendraw_testing.kit.trial import Trial, Violation
 from tokendraw_testing.reference import Array
 from tokendraw_testing.sample import judge_further
-from tokendraw_testing.subjects import SampleSubject, VerifySubject
 from tokendraw_testing.verify import judge_further as judge_verifications
 
 Definition: TypeAlias = Callable[[Array, float], Array]
@@ -149,11 +148,13 @@ class _Check:
         return judge_verifications(VerifySubject(subject), trial, self.requests())
 
 
-_FLOOR_LINES: Final = {"no waiting": _Check.no_waiting, "definition": _Check.defined}
-_SAMPLER_LINES: Final = {
-    "filters from moments": _Check.sampled,
-    "verify filters from moments": _Check.verified,
-}
+def _looks(subjects: Mapping[str, Any]) -> dict[str, tuple[Callable[..., str], tuple[Any, ...]]]:
+    """Return the lines by name, for some samplers: each a method of :class:`_Check`, and what it is given first."""
+    looks: dict[str, Any] = {"no waiting": (_Check.no_waiting, ()), "definition": (_Check.defined, ())}
+    for name, subject in subjects.items():
+        looks[f"filters from moments, {name}"] = _Check.sampled, (subject,)
+        looks[f"verify filters from moments, {name}"] = _Check.verified, (subject,)
+    return looks
 
 
 def check_filter(
@@ -185,8 +186,7 @@ def check_filter(
     record = _record(name)
     rule, is_shipped = filters.find_filter(name), record.distribution == "tokendraw"
     subjects = _samplers(rule, sampler, target, quick=quick, seed=seed)
-    names, values = _select(line_names(subjects), only), _accepted(name, values)
-    lines, abouts = list[Line](), line_names(subjects)
+    names, values = _select(_looks(subjects), only), _accepted(name, values)
 
     def floor(value: float, moments: reference_filters.Moments) -> float:
         return float(filters.combined_floor(*_arguments(rule, [(value, moments)], torch.float64, "cpu"))[0])
@@ -208,34 +208,25 @@ def check_filter(
                     rows += [_Row(design, finite, each, moments, floor(each, moments)) for each in values]
             return _Check(rule, values, definition or (shipped if is_shipped else None), target, rows)
 
-        def look(line: str, trial: Trial) -> str:
-            which, _, drawn = line.partition(", ")
-            if which in _FLOOR_LINES:
-                return _FLOOR_LINES[which](made(), trial)
-            return _SAMPLER_LINES[which](made(), subjects[drawn], trial)
+        looks, abouts, lines = _looks(subjects), line_names(subjects), list[Line]()
+
+        def run(line: str, trial: Trial) -> str:
+            look, given = looks[line]
+            return look(made(), *given, trial)
 
         for line in names:
             trial = Trial(f"{name}/{line}", seed)
-            lines.append(attempt(functools.partial(look, line), line, abouts[line], trial, target))
+            lines.append(attempt(functools.partial(run, line), line, abouts[line], trial, target))
             finished(lines[-1])
-    return FilterReport(
-        sampler=all_of(subjects),
-        device=str(target),
-        quick=quick,
-        seed=seed,
-        false_alarm=FALSE_ALARM,
-        lines=tuple(lines),
-        elapsed=time.perf_counter() - start,
-        filter=record,
-        samplers=tuple(subjects),
-        values=values,
-    )
+    report = make_report(next(iter(subjects.values())), lines, start=start)
+    facts = {**vars(report), "sampler": all_of(subjects)}
+    return FilterReport(**facts, filter=record, samplers=tuple(subjects), values=values)
 
 
 def line_names(samplers: Iterable[str] = ()) -> dict[str, str]:
     """Return the demand of each line by name, for some samplers."""
-    looks = {**_FLOOR_LINES, **{f"{n}, {s}": look for s in samplers for n, look in _SAMPLER_LINES.items()}}
-    return {name: (look.__doc__ or "").splitlines()[0] for name, look in looks.items()}
+    looks = _looks(dict.fromkeys(samplers))
+    return {name: (look.__doc__ or "").splitlines()[0] for name, (look, _) in looks.items()}
 
 
 def _arguments(

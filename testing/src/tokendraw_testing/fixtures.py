@@ -19,18 +19,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 import torch
 
 from tokendraw_testing import fake_distributions
 from tokendraw_testing.kit import device as _device
-from tokendraw_testing.kit.trial import bits
-
-_TRAILING_GUARDS: Final = 1024
-"""Guard elements behind the last row."""
-
+from tokendraw_testing.kit.trial import poisoned, written_guards
 
 PoisonedBuffer: TypeAlias = Callable[..., torch.Tensor]
 """The type of the fixture :func:`poisoned_buffer`."""
@@ -87,7 +83,7 @@ def poisoned_buffer() -> Iterator[PoisonedBuffer]:
     It returns zeros [rows, size] to be filled: a view from element ``offset`` of the storage on, with ``stride``
     elements from one row to the next. A stride below the size is a ValueError: rows would be guards of others.
     """
-    buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
+    buffers: list[torch.Tensor] = []
 
     def allocate(
         rows: int,
@@ -101,15 +97,12 @@ def poisoned_buffer() -> Iterator[PoisonedBuffer]:
             raise ValueError(
                 f"'stride' needs to be at least the size, {size}, found {stride}. Pass a larger one."
             )
-        storage = _guards(offset + rows * stride + _TRAILING_GUARDS, dtype, device)
-        logits = storage.as_strided((rows, size), (stride, 1), offset).zero_()
-        buffers.append((storage, logits))
-        return logits
+        buffers.append(poisoned(rows, size, stride, offset, dtype, device))
+        return buffers[-1]
 
     yield allocate
-    for storage, logits in buffers:
-        written = _written_guards(storage, logits)
-        assert written == [], (
+    for logits in buffers:
+        assert written_guards(logits) == [], (
             f"what lies around {logits.shape[0]} rows of {logits.shape[1]} logits needs to be left alone, "
             "found it written to at these (row, column)"
         )
@@ -138,23 +131,6 @@ def fake_dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeD
     for name, module in list(sys.modules.items()):
         if (getattr(module, "__file__", None) or "").startswith(below):
             del sys.modules[name]
-
-
-def _guards(count: int, dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
-    guards = torch.full((count,), float("inf"), dtype=dtype, device=device)
-    guards[1::2] = float("nan")
-    return guards
-
-
-def _written_guards(storage: torch.Tensor, logits: torch.Tensor) -> list[tuple[int, int]]:
-    """List (row, column) of every changed guard; columns count from the first logit of the row."""
-    original = _guards(len(storage), storage.dtype, storage.device)
-    original.as_strided(logits.shape, logits.stride(), logits.storage_offset()).copy_(logits)
-    changed = (bits(storage) != bits(original)).view(len(original), -1).any(dim=1)
-    first, stride = int(logits.storage_offset()), logits.stride(0)
-    offsets = (changed.nonzero().flatten() - first).tolist()
-    rows = [min(max(offset // stride, 0), max(len(logits) - 1, 0)) for offset in offsets]
-    return [(row, offset - row * stride) for row, offset in zip(rows, offsets, strict=True)]
 
 
 def _skip_without_cuda() -> None:

@@ -3,7 +3,7 @@
 Rows of every flatness and p from 1e-5 on, alone and behind other filters, are made and judged in batches on the
 subject's device, so that a GPU looks at millions in minutes. A row is wrong if the number of tokens above its threshold
 is none that float32 may come to, if its token is not kept, or if ``log_kept_mass`` is not that of the kept tokens. The
-same call without thresholds has to draw the same tokens for seeds, and each token's place in its kept set, by mass, is
+same call without thresholds has to draw the same tokens for seeds, and the mass of the kept tokens above a drawn one is
 uniform: that is judged of samplers without thresholds, too.
 
 How far float32 may go: with D the mean of -y by mass, rounding T, x / T and exp costs a mass at most 3 D 2^-24 + 2^-22
@@ -46,7 +46,7 @@ _TIES: Final = 2.0**-21
 _XTC_EDGE: Final = 1e-5
 _LEAST_P: Final = 1e-9
 _LEAST_KEPT, _SMALL_P = 8, 0.05
-"""Largest p of rows whose tokens' places are counted that keep :data:`_LEAST_KEPT`; other lines draw from others."""
+"""Fewest kept tokens and largest p of rows whose tokens are counted by quarters; other lines draw from others."""
 _MOST_FINDINGS: Final = 20
 
 
@@ -76,11 +76,10 @@ class KeptSets:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows."""
         return sum(count.rows for count in self.counts.values())
 
     @property
-    def places(self) -> Verdict:
+    def uniformity(self) -> Verdict:
         """Judge the quarters of the tokens, all equally likely."""
         found = np.array(self.quarters, np.int64)
         return fit(found, np.full(4, 0.25), np.arange(4)) if len(found) else Verdict(1.0, "", 0)
@@ -88,17 +87,18 @@ class KeptSets:
     @property
     def fault(self) -> str | None:
         """Describe the first wrong row, or other tokens than near ties explain; None without any."""
-        places, words = self.places, self.findings[0] if self.findings else None
+        quarters, words = self.uniformity, self.findings[0] if self.findings else None
         if words is None and self.others > 2 + self.seeded // 1000:
             words = f"seeded rows need the tokens of calls with thresholds, found {self.others} others in {self.seeded}"
-        if words is None and places.p_value < _LEAST_P:
-            words = f"tokens need to be uniform over their kept sets, found p = {places.p_value:.1e}: {places.worst}"
+        if words is None and quarters.p_value < _LEAST_P:
+            found = f"p = {quarters.p_value:.1e}: {quarters.worst}"
+            words = f"tokens need to be uniform over their kept sets, found {found}"
         return words
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts as JSON types."""
         quarters = np.bincount(self.quarters, minlength=4).tolist()
-        return {**asdict(self), "quarters": quarters, "places": self.places.p_value}
+        return {**asdict(self), "quarters": quarters, "places": self.uniformity.p_value}
 
 
 def lines(operation: str) -> tuple[Property, ...]:
@@ -122,7 +122,7 @@ def _check(view: Any, trial: Trial) -> str:
             if result.fault:
                 raise Violation(result.fault)
         seen.update({way: each.rows for way, each in result.counts.items()})
-        return result.places
+        return result.uniformity
 
     if view.operation == "score":
         experiment(trial.generator("rows"), rows)
@@ -140,13 +140,9 @@ def sweep(
     :param only: number of the only batch to look at, however long it takes.
     :raises InvalidParameterError: no operation of the subject can be judged.
     """
-    operations = [
-        name
-        for name in _OPERATIONS
-        if operation in (None, name)
-        and name in subject.capabilities
-        and _is_judged(subject.capabilities[name])
-    ]
+    served = subject.capabilities
+    names = [name for name in _OPERATIONS if operation in (None, name) and name in served]
+    operations = [name for name in names if _is_judged(served[name])]
     if not operations:
         raise InvalidParameterError(
             f"'kept sets' needs an operation with top-p by value, found none of {subject.name!r}. "
@@ -178,7 +174,6 @@ class _Found(NamedTuple):
     """Of ``token``, which may be one that is not kept."""
 
 
-@torch.no_grad()
 def _judge_batch(
     view: Any, name: str, turn: int, rng: Generator, result: KeptSets, most_rows: int = 1 << 30
 ) -> None:
@@ -259,10 +254,8 @@ class _Rows:
         temperature = self._column(p.temperature for p in params)
         is_last = self._column(p.filter_order == "temperature_last" for p in params) > 0
         self.is_last, self.is_joint = is_last, self._column(p.filter_order == "joint" for p in params) > 0
-        self.p, self.k = (
-            self._column(p.top_p for p in params),
-            self._column(p.top_k or 2**31 for p in params).long(),
-        )
+        self.p = self._column(p.top_p for p in params)
+        self.k = self._column(p.top_k or 2**31 for p in params).long()
         self.min_depth = -self._column(p.min_p for p in params).log()
         self.xtc = self._column(p.xtc_threshold if p.xtc_probability else np.inf for p in params)
         self.depth = self._depths(torch.where(is_last, 1.0, temperature))
@@ -375,8 +368,8 @@ class _Rows:
         x, value = self.x.neg(), -_at(logits, token.clamp(min=0)).double()
         start, end = self._drawn(_search(x, value)), self._drawn(_search(x, value, right=True))
         first, last = self._drawn(above), self._drawn(count)
-        place = (start + torch.rand_like(start) * (end - start) - first) / (last - first)
-        return (place * 4).long().clamp(0, 3)
+        share = (start + torch.rand_like(start) * (end - start) - first) / (last - first)
+        return (share * 4).long().clamp(0, 3)
 
 
 def _ways(c: Any) -> list[str]:
@@ -412,7 +405,7 @@ def _log_uniform(rng: Generator, least: float, most: float) -> float:
 def _request(c: Any, way: str, size: int, rng: Generator) -> tuple[str, SamplingParams, _Shape]:
     """Make a random request of a way, and the shape of its row."""
     # In flat rows a sum of exp(y) is large, and a share of it small. Of a sampler without thresholds most rows are
-    # flat, for there a nucleus that is too small shows in the places of tokens alone.
+    # flat, for there a nucleus that is too small shows in where the tokens lie alone.
     is_flat = rng.random() < (0.5 if c.threshold else 0.8)
     ratio = _log_uniform(rng, 1e-3, 0.3 if is_flat else 10.0)
     p = _log_uniform(rng, 1e-5, 0.01 if is_flat else 0.999)
@@ -432,9 +425,8 @@ def _request(c: Any, way: str, size: int, rng: Generator) -> tuple[str, Sampling
         fields["filters"] = {name: float(values[name])}
     if way == "p, XTC":
         fields |= {"xtc_probability": 1.0, "xtc_threshold": _log_uniform(rng, 1e-5, 0.5)}
-    if c.seeding == "counter" and (
-        way == "p, XTC" or rng.random() < 0.5
-    ):  # ``score`` leaves XTC out without a seed
+    # ``score`` leaves XTC out without a seed.
+    if c.seeding == "counter" and (way == "p, XTC" or rng.random() < 0.5):
         fields["seed"] = int(rng.integers(2**63))
     sigma = ratio if way == "temperature last" else ratio * temperature
     top = 0.0 if rng.random() < 0.7 else float(rng.normal(0.0, 10.0))

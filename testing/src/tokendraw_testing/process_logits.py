@@ -62,14 +62,12 @@ class Engine:
             self.append({slot: token for slot, token in pairs if token is not None})
 
     def append(self, tokens: Mapping[int, int]) -> None:
-        """Append a token to each of some slots."""
         columns = torch.tensor([[*tokens], [*tokens.values()]], dtype=torch.int64, device=self.slots.device)
         self.slots.append(*columns)
         for slot, token in tokens.items():
             self.requests[slot].output.append(token)
 
     def remove(self, slot: int) -> None:
-        """Take the request out of its slot."""
         self.slots.remove(slot)
         del self.requests[slot]
 
@@ -149,18 +147,15 @@ class ProcessSubject(OperationSubject):
     operation = "process_logits"
 
     def vocab_size(self, size: int) -> int:
-        """Limit a vocabulary size to the subject's limit."""
         return min(size, self.capabilities.max_vocab_size or size)
 
     def engine(self, requests: Mapping[int, EditRequest], num_slots: int, vocab_size: int) -> Engine:
-        """Put requests into their slots."""
         engine = Engine(num_slots, vocab_size, self.device, self.capabilities.edits)
         engine.add(requests)
         return engine
 
     @property
     def has_bitmask(self) -> bool:
-        """Whether calls may come with a bitmask."""
         return "bitmask" in self.capabilities.edits
 
 
@@ -194,9 +189,8 @@ class _EditBatch(exact.Batch):
         if self.drafts is not None:
             return self
         allowed = None if self.allowed is None else self.allowed[list(order)]
-        return replace(
-            self, order=[self.order[i] for i in order], rows=self.rows[list(order)], allowed=allowed
-        )
+        slots, rows = [self.order[i] for i in order], self.rows[list(order)]
+        return replace(self, order=slots, rows=rows, allowed=allowed)
 
     def arguments(self) -> dict[str, Any]:
         device, integers = self.subject.device, torch.int32 if self.is_padded else torch.int64
@@ -316,29 +310,39 @@ def _logits(rng: Generator, engine: Engine, rows: int, dtype: torch.dtype) -> Te
     return logits
 
 
+def _random_batch(
+    subject: ProcessSubject,
+    rng: Generator,
+    engine: Engine,
+    order: Sequence[int],
+    dtype: torch.dtype,
+    *,
+    is_masked: bool,
+    drafts: Sequence[Sequence[int]] | None = None,
+    is_padded: bool = False,
+) -> _EditBatch:
+    """Make edits of random logits, with a random bitmask where it is masked and bitmasks are served."""
+    count = len(order) + sum(map(len, drafts or ()))
+    is_masked = is_masked and subject.has_bitmask
+    allowed = random_allowed(rng, count, engine.slots.vocab_size) if is_masked else None
+    behind = _EXTRA_ROWS if is_padded and drafts is not None and allowed is None else 0
+    rows = _logits(rng, engine, count + behind, dtype)
+    given: dict[str, Any] = {"allowed": allowed, "drafts": drafts, "is_padded": is_padded}
+    return _EditBatch(subject=subject, engine=engine, order=order, rows=rows, **given)
+
+
 def _refusal(edit: Edit | None = None) -> Refusal:
     """Make the refusal of a row with an edit, or of drafts."""
 
     def call(subject: ProcessSubject) -> Call:
         edits = [*subject.capabilities.edits, *([edit] if edit else [])]
-        engine, rows = Engine(1, 8, subject.device, edits), torch.zeros(1 if edit else 2, 8)
-        # One that has an effect.
-        engine.add(
-            {
-                0: EditRequest(
-                    random_request(np.random.default_rng(1), 8, edit).params if edit else SamplingParams()
-                )
-            }
-        )
-        batch = _EditBatch(
-            subject=subject,
-            engine=engine,
-            order=[0],
-            rows=rows.to(subject.device, subject.dtypes[0]),
-            allowed=np.ones((1, 8), bool) if edit == "bitmask" else None,
-            drafts=None if edit else [[3]],
-        )
-        return batch.call(subject)
+        engine, drafts = Engine(1, 8, subject.device, edits), None if edit else [[3]]
+        request = random_request(np.random.default_rng(1), 8, edit) if edit else EditRequest()
+        engine.add({0: EditRequest(request.params)})  # which have an effect
+        rows = torch.zeros(1 if edit else 2, 8, device=subject.device, dtype=subject.dtypes[0])
+        allowed = np.ones((1, 8), bool) if edit == "bitmask" else None
+        given: dict[str, Any] = {"rows": rows, "allowed": allowed, "drafts": drafts}
+        return _EditBatch(subject=subject, engine=engine, order=[0], **given).call(subject)
 
     return Refusal(call=call)
 
@@ -354,6 +358,7 @@ _REFUSALS: Final = (
     *((_offers_edit(edit), _refusal(edit)) for edit in EDITS),
     (lambda c: c.drafts, _refusal()),
 )
+_REPLAYS: Final = 5
 _EACH_EDIT: Final = 24
 """Requests of an edit by itself."""
 
@@ -367,13 +372,10 @@ def single_edits(subject: ProcessSubject, trial: Trial) -> str:
         copies = subject.effort.rows(_EACH_EDIT, least=8) if size == subject.vocab_size(_VOCAB_SIZE) else 1
         own = [edit for edit in EDITS if edit in subject.capabilities.edits] * copies
         requests = dict(enumerate(random_request(rng, size, edit) for edit in own or EDITS[:1]))
-        engine, count = subject.engine(requests, len(requests), size), len(requests)
-        allowed = random_allowed(rng, count, size) if subject.has_bitmask and turn % 3 != 1 else None
-        rows = _logits(rng, engine, count, dtype)
-        _EditBatch(subject=subject, engine=engine, order=range(count), rows=rows, allowed=allowed).judge(
-            trial, "single edits"
-        )
-        num_rows += count
+        engine, order = subject.engine(requests, len(requests), size), range(len(requests))
+        batch = _random_batch(subject, rng, engine, order, dtype, is_masked=turn % 3 != 1)
+        batch.judge(trial, "single edits")
+        num_rows += len(order)
     text = f"{num_rows} requests in {len(sizes)} vocabularies and {len(subject.dtypes)} dtypes"
     return text + require_unadvertised(subject, _REFUSALS)
 
@@ -420,22 +422,11 @@ def _steps(subject: ProcessSubject, rng: Generator, trial: Trial, dtype: torch.d
         drafts = None
         if subject.capabilities.drafts and rng.random() < 0.5:
             drafts = [_random_drafts(rng, engine.requests.get(slot, EditRequest()), size) for slot in order]
-        is_padded = rng.random() < 0.5
-        count = len(order) + sum(map(len, drafts or ()))
-        behind = _EXTRA_ROWS if is_padded and drafts is not None else 0
-        allowed = random_allowed(rng, count, size) if subject.has_bitmask and rng.random() < 0.5 else None
-        batch = _EditBatch(
-            subject=subject,
-            engine=engine,
-            order=order,
-            rows=_logits(rng, engine, count + (0 if allowed is not None else behind), dtype),
-            allowed=allowed,
-            drafts=drafts,
-            is_padded=is_padded,
-        )
-        batch.judge(trial, f"step {step}")
+        is_padded, is_masked = rng.random() < 0.5, rng.random() < 0.5
+        how: dict[str, Any] = {"is_masked": is_masked, "drafts": drafts, "is_padded": is_padded}
+        _random_batch(subject, rng, engine, order, dtype, **how).judge(trial, f"step {step}")
         engine.append({slot: int(rng.integers(size)) for slot in order if slot in engine.requests})
-        num_rows += count
+        num_rows += len(order) + sum(map(len, drafts or ()))
     return num_rows
 
 
@@ -459,7 +450,7 @@ def graph_replay(subject: ProcessSubject, trial: Trial) -> str:
     replay, _ = capture(lambda: processor.process(logits, engine.slots, row_index))
     engine.add({slot: random_request(rng, size) for slot in range(rows)})
     batch = _EditBatch(subject=subject, engine=engine, order=range(rows), rows=logits)
-    for step in range(5):
+    for step in range(_REPLAYS):
         logits.copy_(_logits(rng, engine, rows, subject.dtypes[0]))
         before = logits.cpu().clone()
         replay()
@@ -467,7 +458,7 @@ def graph_replay(subject: ProcessSubject, trial: Trial) -> str:
         engine.append({slot: int(rng.integers(0, size)) for slot in range(rows)})
         engine.remove(step)
         engine.add({step: random_request(rng, size)})
-    return f"{5} replays"
+    return f"{_REPLAYS} replays"
 
 
 def _examples(subject: ProcessSubject, rng: Generator, rows: int, size: int) -> Iterator[_EditBatch]:
@@ -475,13 +466,11 @@ def _examples(subject: ProcessSubject, rng: Generator, rows: int, size: int) -> 
     size = subject.vocab_size(size)
     engine = subject.engine({slot: random_request(rng, size) for slot in range(rows)}, rows, size)
     for turn, dtype in enumerate(subject.dtypes):
-        allowed = random_allowed(rng, rows, size) if subject.has_bitmask and turn % 3 != 1 else None
-        logits, order = _logits(rng, engine, rows, dtype), rng.permutation(rows).tolist()
-        yield _EditBatch(subject=subject, engine=engine, order=order, rows=logits, allowed=allowed)
+        order = rng.permutation(rows).tolist()
+        yield _random_batch(subject, rng, engine, order, dtype, is_masked=turn % 3 != 1)
     if subject.capabilities.drafts and rows <= exact.MANY:
-        drafts = [[1, 2][: slot % 3] for slot in range(rows)]
-        logits = _logits(rng, engine, rows + sum(map(len, drafts)), subject.dtypes[0])
-        yield _EditBatch(subject=subject, engine=engine, order=range(rows), rows=logits, drafts=drafts)
+        drafts, dtype = [[1, 2][: slot % 3] for slot in range(rows)], subject.dtypes[0]
+        yield _random_batch(subject, rng, engine, range(rows), dtype, is_masked=False, drafts=drafts)
 
 
 KIT = OperationKit(

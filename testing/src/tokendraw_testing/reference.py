@@ -22,6 +22,8 @@ from tokendraw_testing.reference_filters import Array as Array
 from tokendraw_testing.reference_filters import KeptLevels
 
 TOKEN, TILE, XTC = 0, 1, 7
+SAMPLE = TOKEN, TILE
+"""The streams of the noise of a draw."""
 TILE_SIZE = 1024
 NEAR_TIE = 2e-5
 """Two Gumbel maxima closer than this may swap places in float32."""
@@ -268,7 +270,7 @@ def has_merged_levels(depths: Array) -> bool:
 
 
 def drawing(
-    row: ReferenceRow, position: int, streams: tuple[int, int] = (TOKEN, TILE)
+    row: ReferenceRow, position: int, streams: tuple[int, int] = SAMPLE
 ) -> Drawing[tuple[int, float]]:
     """Draw in two levels, as :func:`draw` does alone and :func:`together` for many rows.
 
@@ -296,7 +298,7 @@ def _best(scores: Array) -> tuple[int, float]:
 
 
 def draw(
-    row: ReferenceRow, seed: int, position: int, dtype: str = "fp32", streams: tuple[int, int] = (TOKEN, TILE)
+    row: ReferenceRow, seed: int, position: int, dtype: str = "fp32", streams: tuple[int, int] = SAMPLE
 ) -> tuple[int, float]:
     """The two-level draw: (token, how far the runner-up lies behind at the closer of the two levels)."""
     return together([drawing(row, position, streams)], [seed], dtype)[0]

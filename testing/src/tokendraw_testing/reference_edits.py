@@ -98,7 +98,7 @@ def _forced_id(params: Any, prompt: Sequence[int], output: Sequence[int]) -> int
 def _dry_costs(params: Any, tokens: Sequence[int], vocab_size: int) -> dict[int, float]:
     """Return the cost of each id that would prolong a repetition.
 
-    A token at place i follows the tokens before i. Its match is as long as these tokens, read backwards, equal the last
+    The i-th token follows the tokens before i. Its match is as long as these tokens, read backwards, equal the last
     ones of the history, up to a breaker or a placeholder.
     """
     multiplier, base = float(np.float32(params.dry_multiplier)), float(np.float32(params.dry_base))

@@ -17,6 +17,7 @@ Rows = Array | Sequence[ReferenceRow]
 _PROBABILITY_ERROR = 1e-6
 """Error of a sum of probabilities in float32."""
 ACCEPT, RESIDUAL_TOKEN, RESIDUAL_TILE, DRAFT_TOKEN, DRAFT_TILE = 2, 3, 4, 5, 6
+RESIDUAL, DRAFT = (RESIDUAL_TOKEN, RESIDUAL_TILE), (DRAFT_TOKEN, DRAFT_TILE)
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,8 @@ def walk(
     **options: Any,
 ) -> Answer:
     """Walk along the drafts of one request with a seed; parameters and options are those of :func:`walking`."""
-    return reference.together([walking(target, drafts, params, positions, **options)], [params.seed], dtype)[
-        0
-    ]
+    draws = [walking(target, drafts, params, positions, **options)]
+    return reference.together(draws, [params.seed], dtype)[0]
 
 
 def walking(
@@ -111,9 +111,8 @@ def _walking_block(
 ) -> Drawing[Answer]:
     """Accept the drafts of a request up to the largest i with ``u_i <= h_i``, and draw a token more."""
     p, num_drafts = [distribution(row) for row in rows], len(drafts)
-    drawn_by = [
-        _draft_distribution(int(x), len(p[0]), i, params, probs, logits) for i, x in enumerate(drafts)
-    ]
+    told = params, probs, logits
+    drawn_by = [_draft_distribution(int(x), len(p[0]), i, *told) for i, x in enumerate(drafts)]
     q = [each for each, _, _ in drawn_by]
     shares, lead, num_accepted = [1.0], np.inf, 0
     for i, x in enumerate(map(int, drafts)):
@@ -180,9 +179,8 @@ def _recovering(
     if len(p) > reference.TILE_SIZE:
         first = np.arange(0, len(p), reference.TILE_SIZE)
         masses, error_masses = np.add.reduceat(excess, first), np.add.reduceat(scale * (excess > 0), first)
-        tile, lead = _best(
-            masses, error_masses, (yield NoiseRequest(position, np.arange(len(first)), RESIDUAL_TILE))
-        )
+        u = yield NoiseRequest(position, np.arange(len(first)), RESIDUAL_TILE)
+        tile, lead = _best(masses, error_masses, u)
     start = tile * reference.TILE_SIZE
     ids = start + np.flatnonzero(excess[start : start + reference.TILE_SIZE])
     token, token_lead = _best(excess[ids], scale[ids], (yield NoiseRequest(position, ids, RESIDUAL_TOKEN)))

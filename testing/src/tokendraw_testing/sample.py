@@ -13,26 +13,25 @@ import numpy as np
 import torch
 from numpy.random import Generator
 
-from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
-from tokendraw.plugin import (
-    INPUT_DTYPES,
-    LOGPROBS_MODES,
-    PAD_TOKEN_ID,
-    Capabilities,
-    GumbelDtype,
-    LogprobsMode,
-)
+from tokendraw import BatchFacts, SamplingMetadata, SamplingParams, plugin
+from tokendraw.plugin import Capabilities, GumbelDtype, LogprobsMode
 from tokendraw.tools import all_of
-from tokendraw_testing import cases, exact, kept_sets, reference
+from tokendraw_testing import cases, exact, kept_sets, reference, reference_walk
 from tokendraw_testing.cases import CrossedRequest, CrossedRow, RowCall, Site, telling
 from tokendraw_testing.judges.expectation import expect
 from tokendraw_testing.judges.rows import LogprobRows, judge, named_tokens, require_draws, scored_tokens
 from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
-from tokendraw_testing.kit.subject import require_refusal, require_unadvertised
+from tokendraw_testing.kit.subject import (
+    RowSubject,
+    SampleSubject,
+    ScoreSubject,
+    require_refusal,
+    require_unadvertised,
+    row_refusal,
+)
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import gaussian
 from tokendraw_testing.statistics import sample as statistics
-from tokendraw_testing.subjects import SampleSubject, ScoreSubject, row_refusal
 
 properties = Properties("sample")
 
@@ -44,19 +43,17 @@ _NEAR_TIE_SIZE: Final = 16
 # Shapes, limits and refusals.
 
 
-_FILTERS: Final[Mapping[str, Any]] = {"top_k": 2, "top_p": 0.5, "min_p": 0.5, "typical_p": 0.5, "xtc": 1.0}
+_FILTERS: Final[Mapping[str, Any]] = {"top_k": 2, "top_p": 0.5, "min_p": 0.5, "typical_p": 0.5}
 _ORDERS: Final = {"top_k_first": "top_p", "joint": "top_p", "temperature_last": "temperature"}
 ROW_REFUSALS: Final = (
-    *((offers("dtypes", name), Refusal({"dtype": name})) for name in INPUT_DTYPES),
-    *(
-        (cases.has_filter(name), row_refusal(**{name.replace("xtc", "xtc_probability"): value}))
-        for name, value in _FILTERS.items()
-    ),
+    *((offers("dtypes", name), Refusal({"dtype": name})) for name in plugin.INPUT_DTYPES),
+    *((cases.has_filter(name), row_refusal(**{name: value})) for name, value in _FILTERS.items()),
+    (cases.has_filter("xtc"), row_refusal(xtc_probability=1.0)),
     (lambda c: c.greedy, row_refusal(temperature=0.0)),
     (lambda c: c.threshold, Refusal({"threshold": True})),
     *(
-        (offers("logprobs_modes", mode), row_refusal({"logprobs_mode": mode}, logprobs=1))
-        for mode in LOGPROBS_MODES
+        (offers("logprobs_modes", m), row_refusal({"logprobs_mode": m}, logprobs=1))
+        for m in plugin.LOGPROBS_MODES
     ),
 )
 """Capabilities, each with a request that has to be refused without it."""
@@ -65,9 +62,9 @@ REFUSALS: Final = (
     *(
         (
             offers("filter_orders", n),
-            row_refusal({"filter_orders": (n,)}, top_k=2, filter_order=n, **{second: 0.5}),
+            row_refusal({"filter_orders": (n,)}, top_k=2, filter_order=n, **{other: 0.5}),
         )
-        for n, second in _ORDERS.items()
+        for n, other in _ORDERS.items()
     ),
     (offers("row_moments", "std"), row_refusal(filters={"top_n_sigma": 1.0})),
     (cases.has_counter, row_refusal(seed=1)),
@@ -104,9 +101,8 @@ def limits(subject: SampleSubject, trial: Trial) -> str:
         possible = expect(row, params, subject.capabilities.tie_rule).possible
         tokens = subject.tokens(torch.from_numpy(row).repeat(subject.effort.limit_rows, 1), params)
         misses = tokens[~possible[tokens]][:1]
-        trial.require(
-            not len(misses), f"V = {width}, {cases.describe(params)} needs a kept token, found {misses}"
-        )
+        what = f"V = {width}, {cases.describe(params)}"
+        trial.require(not len(misses), f"{what} needs a kept token, found {misses}")
     return "beyond them: " + " ".join(require_refusal(subject, refusal) for *_, refusal in looks)
 
 
@@ -135,15 +131,14 @@ Make = Callable[[Any, Generator], Iterator[RowSet | RowCall]]
 
 def judge_all(subject: Any, trial: Trial, make: Make) -> str:
     """Judge every row of the calls that are made for a subject, and say how many there were."""
-    rng, places, num_rows, num_named = trial.generator("calls"), set[Site](), 0, 0
-    cases.seed_torch(trial.generator("torch"))
+    rng, sites, num_rows, num_named = trial.generator("calls"), set[Site](), 0, 0
     for number, made in enumerate(make(subject, trial.generator("table"))):
         for call in [made] if isinstance(made, RowCall) else _calls(subject, rng, number, made):
             num_rows += len(call.requests)
-            places |= {request.row.site for request in call.requests}
+            sites |= {request.row.site for request in call.requests}
             num_named += judge(subject, trial, call)
     named = f", {num_named} of them of known token" * (num_named > 0)
-    return f"{num_rows} rows in {len(places)} dtypes and vocabularies{named}"
+    return f"{num_rows} rows in {len(sites)} dtypes and vocabularies{named}"
 
 
 def _line(
@@ -177,9 +172,8 @@ def _calls(subject: SampleSubject, rng: Generator, number: int, made: RowSet) ->
     if not few:
         return
     size, mode = few[0].row.site.size, (*c.logprobs_modes, None)[number % max(1, len(c.logprobs_modes))]
-    yield RowCall(
-        large, None, noise, order=None if effort.interpreted else rng.permutation(len(large)).tolist()
-    )
+    slots = None if effort.interpreted else rng.permutation(len(large)).tolist()
+    yield RowCall(large, None, noise, order=slots)
     yield RowCall(few, None, noise, threshold=True)
     if mode is not None and noise is None and not effort.skips(size, number):
         yield RowCall([each.asking((0, 3, None)[i % 3]) for i, each in enumerate(few)], mode, noise)
@@ -223,10 +217,9 @@ def crossed_requests(subject: SampleSubject, rng: Generator) -> Iterator[RowSet]
     rows_by_site = cases.covering_rows(subject, rng, on_thresholds=True)
     least = min(site.size for site in rows_by_site)
     for site, rows in rows_by_site.items():
-        # In the smallest vocabulary a batch has more than a thousand rows.
-        most = effort.by_width(site.size, effort.crossed_batch, max(1, effort.crossed_batch // 6)) * (
-            4 if site.size == least and effort.fewer == 1 else 1
-        )
+        most = effort.by_width(site.size, effort.crossed_batch, max(1, effort.crossed_batch // 6))
+        if site.size == least and effort.fewer == 1:  # here a batch has more than a thousand rows
+            most *= 4
         requests, copies = cases.unfiltered_requests(subject, site, rng), -(-most // len(rows))
         yield RowSet(rows, requests, copies, alone=len(rows))
     for batch in cases.combined_requests(subject, settled_kind(subject.capabilities), rng):
@@ -293,10 +286,9 @@ def noise_precision(subject: SampleSubject, trial: Trial) -> str:
     """Seeded rows with different tokens in 53-bit and 32-bit noise draw by the advertised precision."""
     dtypes, limit = subject.noise_dtypes, subject.capabilities.max_vocab_size or telling.VOCAB_SIZE
     if not cases.has_counter(subject.capabilities):
-        details = statistics.judge_rows(subject.with_need(gumbel_dtype=dtypes[-1]), trial)
-        return (
-            f"{dtypes[-1]}, distribution of {details}; without seeds nothing tells float64 noise from float32"
-        )
+        rows = statistics.judge_rows(subject.with_need(gumbel_dtype=dtypes[-1]), trial)
+        words = "without seeds nothing tells float64 noise from float32"
+        return f"{dtypes[-1]}, distribution of {rows}; {words}"
     if limit < telling.VOCAB_SIZE:
         trial.skip(f"needs a vocabulary of {telling.VOCAB_SIZE}, found a limit of {limit}")
     words = judge_all(subject, trial, _telling_rows)
@@ -308,9 +300,7 @@ def _telling_rows(subject: SampleSubject, rng: Generator) -> Iterator[RowSet]:
     c, size = subject.capabilities, telling.VOCAB_SIZE
     wide = [site for site in cases.sites(c, subject.effort) if site.size > size]
     for dtype, site in itertools.product(subject.noise_dtypes, [Site(c.dtypes[0], size), *wide]):
-        batch = telling.telling_requests(
-            subject, site, (reference.TOKEN, reference.TILE), subject.has("top_k")
-        )
+        batch = telling.telling_requests(subject, site, subject.has("top_k"))
         parts = 1 if site.size == size else 5 * (site.size < cases.WIDE_SIZE and subject.effort.fewer == 1)
         yield RowSet((), batch, dtype=dtype, parts=parts)
 
@@ -348,7 +338,7 @@ _NUMS_GIVEN: Final = (1, 0, 3, 70)
 """Numbers of given ids; some more than a kernel may take at once."""
 
 
-@properties.advertised("crossed logprobs", cases.has_logprobs, is_long=True)
+@properties.advertised("crossed logprobs", lambda c: bool(c.logprobs_modes), is_long=True)
 def crossed_logprobs(subject: SampleSubject, trial: Trial) -> str:
     """Values, N best, given ids, ranks, log_kept_mass, thresholds and tokens hold in every mode, over all pairs."""
     if subject.capabilities.logprob_token_ids:
@@ -394,7 +384,7 @@ def _giving(request: CrossedRequest, number: int, rng: Generator) -> CrossedRequ
 
 def _require_given_padding(subject: SampleSubject, trial: Trial) -> None:
     """Require ids of ready tensors outside of the vocabulary to be padding, of any integer dtype and stride."""
-    size, pad = min(50, subject.capabilities.max_vocab_size or 50), PAD_TOKEN_ID
+    size, pad = min(50, subject.capabilities.max_vocab_size or 50), plugin.PAD_TOKEN_ID
     inside = [[min(3, size - 1), size, -1], [-2, size - 1, 2**31 - 1]]
     logits = torch.arange(2.0 * size).view(2, size).to(subject.device)
     for dtype in (torch.int64, torch.int32):
@@ -417,7 +407,6 @@ def _require_given_padding(subject: SampleSubject, trial: Trial) -> None:
 def fuzz(subject: SampleSubject, rng: Generator, trial: Trial) -> str:
     """Make a call of several requests in a random dtype and vocabulary, and judge every row by the reference."""
     c, effort = subject.capabilities, subject.effort
-    cases.seed_torch(rng)
     largest = min(max(effort.crossed_sizes), c.max_vocab_size or 1 << 30)
     site = Site(str(rng.choice(c.dtypes)), int(cases.log_uniform(rng, 1.0, largest + 1)))
     random = [
@@ -425,17 +414,13 @@ def fuzz(subject: SampleSubject, rng: Generator, trial: Trial) -> str:
         for _ in range(rng.integers(1, 6))
     ]
     rows = [cases.crossed_row(case, rng, c.tie_rule) for case in random]
-    copies = max(
-        1, int(max(1, min(effort.crossed_batch, (1 << 21) // site.size)) ** rng.random()) // len(rows)
-    )
+    most = max(1, min(effort.crossed_batch, (1 << 21) // site.size))
+    copies = max(1, int(most ** rng.random()) // len(rows))
     batch = _mixed(cases.requests_in_turn(rows, cases.kinds(c), copies, rng, int(rng.integers(4))), rng)
     mode = str(rng.choice(c.logprobs_modes)) if c.logprobs_modes and rng.random() < 0.5 else None
     if mode is not None:  # and now and then all tokens of a small vocabulary
-        nums = [
-            None,
-            -1 if site.size < cases.WIDE_SIZE else 0,
-            *(int(cases.log_uniform(rng, 1, 400)) - 1 for _ in range(6)),
-        ]
+        nums = [None, -1 if site.size < cases.WIDE_SIZE else 0]
+        nums += [int(cases.log_uniform(rng, 1, 400)) - 1 for _ in range(6)]
         batch = [request.asking(nums[int(rng.integers(len(nums)))]) for request in batch]
     dtype = str(rng.choice(c.gumbel_dtypes or ("fp32",)))
     judge(subject, trial, RowCall(batch, mode, dtype, threshold=rng.random() < 0.3))  # type: ignore[arg-type]
@@ -471,7 +456,6 @@ _CLAMPED_VALUES: Final[Mapping[str, Mapping[float, float]]] = {
 def ready_tensors(subject: SampleSubject, trial: Trial) -> str:
     """Tensors made elsewhere are clamped, read by their integer type, and anew in each call."""
     rng, c, num_rows = trial.generator("rows"), subject.capabilities, 0
-    cases.seed_torch(rng)
     served = {"temperature", *(name for name, how in c.filters if how == "per_row")}
     served -= {"top_k"} if c.max_top_k is not None else set()
     values = [
@@ -521,14 +505,16 @@ def _ready_rows(
 class RowBatch(exact.Batch):
     """Rows with requests of every kind, drawn or scored."""
 
-    subject: SampleSubject | ScoreSubject
+    subject: RowSubject
     requests: list[CrossedRequest]
     mode: LogprobsMode | None
     tokens: list[int]
     """The tokens to score."""
+    method: str
+    """``sample``, ``score`` or ``draft``."""
 
     def __post_init__(self) -> None:
-        self.method, self.need = self.subject.operation, self.subject.need(self.mode)
+        self.need = self.subject.need(logprobs_mode=self.mode)
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -537,20 +523,20 @@ class RowBatch(exact.Batch):
         words = f"{len(self)} rows of {self.requests[0].row.site}" + f", {self.mode}" * bool(self.mode)
         return f"{words}, the first {self.requests[0]}"
 
-    def select(self, order: Sequence[int]) -> RowBatch:  # noqa: D102 - as in the base class, like those below
+    def select(self, order: Sequence[int]) -> RowBatch:
         requests, tokens = [self.requests[i] for i in order], [self.tokens[i] for i in order]
-        return RowBatch(self.subject, requests, self.mode, tokens)
+        return replace(self, requests=requests, tokens=tokens)
 
-    def arguments(self) -> dict[str, Any]:  # noqa: D102
+    def arguments(self) -> dict[str, Any]:
         device, metadata = self.subject.device, cases.request_metadata(self.requests, self.subject.device)
         ids = {"token_ids": torch.tensor(self.tokens, dtype=torch.int64, device=device)}
         logits = {"logits": cases.stack_logits(self.requests, device)}
         return {**logits, **(ids if self.method == "score" else {}), "metadata": metadata}
 
-    def changing(self, arguments: dict[str, Any]) -> list[torch.Tensor]:  # noqa: D102
+    def changing(self, arguments: dict[str, Any]) -> list[torch.Tensor]:
         return [arguments["logits"], arguments.get("token_ids", arguments["metadata"].positions)]
 
-    def followed(self, output: Any) -> list[torch.Tensor]:  # noqa: D102
+    def followed(self, output: Any) -> list[torch.Tensor]:
         if self.method == "score":
             return super().followed(output)
         is_settled = [r.params.seed is not None or r.params.temperature == 0 for r in self.requests]
@@ -559,10 +545,11 @@ class RowBatch(exact.Batch):
     @functools.cached_property
     def is_named(self) -> list[bool]:
         """Whether neither noise nor rounding decides the token of each row."""
-        named = named_tokens(self.requests, self.subject.gumbel_dtype)
+        streams = reference_walk.DRAFT if self.method == "draft" else reference.SAMPLE
+        named = named_tokens(self.requests, self.subject.gumbel_dtype, streams)
         return [each is not None and each[1] >= reference.NEAR_TIE for each in named]
 
-    def columns(self, output: Any) -> list[exact.Columns]:  # noqa: D102
+    def columns(self, output: Any) -> list[exact.Columns]:
         rows = None if output.logprobs is None else LogprobRows(output.logprobs, output.log_kept_mass)
         is_score, found = self.method == "score", list[exact.Columns]()
         for i, request in enumerate(self.requests):
@@ -586,7 +573,6 @@ def examples(
 ) -> Iterator[RowBatch]:
     """Make batches of designed rows and special values, mixed from all kinds of requests."""
     c, is_score = subject.capabilities, subject.operation == "score"
-    cases.seed_torch(rng)
     size, modes = min(size, c.max_vocab_size or size), c.logprobs_modes
     for turn, dtype in enumerate(c.dtypes[: 1 if is_score and rows > exact.MANY else None]):
         site = Site(dtype, size)
@@ -596,23 +582,24 @@ def examples(
         batch = cases.parts_of_equal_scalars(subject, batch)[0][:rows]
         tokens = scored_tokens(batch)
         if not is_score and (turn == 0 or rows <= exact.MANY or not modes):
-            yield RowBatch(subject, batch, None, tokens)
+            yield RowBatch(subject, batch, None, tokens, subject.operation)
         if modes:
             asking = [request.asking(5) for request in batch]
-            yield RowBatch(subject, asking, modes[turn % len(modes)], tokens)
+            yield RowBatch(subject, asking, modes[turn % len(modes)], tokens, subject.operation)
 
 
 def _alike(subject: SampleSubject, rng: Generator, rows: int, size: int) -> Iterator[RowBatch]:
     """Make batches of rows of one kind, and of the same filters, for which backends have launches of their own."""
     for batch in examples(subject, rng, rows, size):
         for group in alike(batch.requests):
-            yield RowBatch(subject, group, batch.mode, batch.tokens[: len(group)])
+            yield replace(batch, requests=group, tokens=batch.tokens[: len(group)])
 
 
 def _flat(subject: SampleSubject) -> tuple[RowBatch, str]:
     site = Site(subject.capabilities.dtypes[0], min(32_000, subject.capabilities.max_vocab_size or 32_000))
     row = cases.row_of(subject.capabilities, site, "flat", np.zeros(site.size), SamplingParams())
-    return RowBatch(subject, [CrossedRequest(row, SamplingParams(), 0)] * 64, None, [0] * 64), "tokens"
+    requests = [CrossedRequest(row, SamplingParams(), 0)] * 64
+    return RowBatch(subject, requests, None, [0] * 64, "sample"), "tokens"
 
 
 KIT = OperationKit(

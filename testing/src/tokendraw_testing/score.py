@@ -11,10 +11,9 @@ from tokendraw.plugin import LOGPROBS_MODES
 from tokendraw_testing import cases, exact, kept_sets
 from tokendraw_testing.judges.rows import LABEL_PADDING, LogprobRows
 from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
-from tokendraw_testing.kit.subject import require_unadvertised
+from tokendraw_testing.kit.subject import SampleSubject, ScoreSubject, require_unadvertised
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.sample import ROW_REFUSALS, examples, judge_all, logprob_calls, scored_kinds
-from tokendraw_testing.subjects import SampleSubject, ScoreSubject
 
 properties = Properties("score")
 

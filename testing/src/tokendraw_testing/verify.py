@@ -11,35 +11,18 @@ import numpy as np
 import torch
 from numpy.random import Generator
 
-from tokendraw import SamplingMetadata, SamplingParams, VerifyOutput
+from tokendraw import SamplingParams, VerifyOutput
 from tokendraw.plugin import PAD_LOGPROB, DraftKind, GumbelDtype, VerifyCapabilities, VerifyMode
 from tokendraw.tools import all_of
 from tokendraw_testing import cases, exact, kept_sets, reference, reference_walk
-from tokendraw_testing.cases import CrossedRequest, Site
-from tokendraw_testing.cases.drafts import (
-    DRAFT,
-    LAYOUTS,
-    OUTSIDE_ID,
-    WIDE_SIZE,
-    CrossedCall,
-    DraftRequest,
-    call_of,
-    chains,
-    draft_factors,
-    is_allowed,
-    make_call,
-    sure_row,
-    telling_call,
-)
-from tokendraw_testing.cases.telling import VOCAB_SIZE, telling_requests
+from tokendraw_testing.cases import CrossedRequest, Site, drafts, telling
 from tokendraw_testing.judges.rows import LogprobRows, require_bounds, require_draws
 from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
-from tokendraw_testing.kit.subject import require_unadvertised
+from tokendraw_testing.kit.subject import VerifySubject, draft_refusal, require_unadvertised
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.reference import Array
-from tokendraw_testing.sample import REFUSALS
+from tokendraw_testing.sample import REFUSALS, RowBatch
 from tokendraw_testing.statistics import verify as statistics
-from tokendraw_testing.subjects import VerifySubject, draft_refusal
 
 properties = Properties("verify")
 
@@ -50,17 +33,17 @@ _RESIDUAL_MARGIN: Final = 1e-4
 
 
 def judge_chains(
-    subject: VerifySubject, trial: Trial, call: CrossedCall, least_lead: float = reference.NEAR_TIE
+    subject: VerifySubject, trial: Trial, call: drafts.CrossedCall, least_lead: float = reference.NEAR_TIE
 ) -> int:
     """Make a call and judge each request; return the number of chains named by the reference.
 
     :param least_lead: that names a chain.
     """
     output, answers, num_named = call.verify(subject), call.answers(), 0
-    results, valid = chains(output), output.valid.tolist()
-    for place, (i, tokens) in enumerate(zip(call.order, results, strict=True)):
+    results, valid = drafts.chains(output), output.valid.tolist()
+    for index, (i, tokens) in enumerate(zip(call.order, results, strict=True)):
         request, answer = call.requests[i], answers[i]
-        what = f"{call}, request {place}: {request}"
+        what = f"{call}, request {index}: {request}"
         num_used = len(request.target) if call.form.mode == "block" else len(tokens)
         if request.is_settled(num_used) and answer is not None:
             is_named = answer.lead >= least_lead
@@ -71,8 +54,8 @@ def judge_chains(
             _require_possible(trial, request, tokens, what)
         expected_valid = _is_valid(request, len(tokens))
         trial.require(
-            valid[place] == expected_valid or not subject.capabilities.valid_flag,
-            f"{what} needs valid {expected_valid}, found {valid[place]}",
+            valid[index] == expected_valid or not subject.capabilities.valid_flag,
+            f"{what} needs valid {expected_valid}, found {valid[index]}",
         )
     if output.threshold is not None:
         _require_bounds(trial, call, output)
@@ -87,22 +70,22 @@ def require_drafts(
     """Draw a draft from each row, and require a kept token or the token of the seed, and ``valid``."""
     dtype, metadata = dtype or subject.gumbel_dtype, cases.request_metadata(batch, subject.device)
     output = subject.call("draft", cases.stack_logits(batch, subject.device), metadata, gumbel_dtype=dtype)
-    require_draws(subject, trial, batch, output, dtype, DRAFT)
+    require_draws(subject, trial, batch, output, dtype, reference_walk.DRAFT)
 
 
-def _read_steps(request: DraftRequest, num_used: int) -> list[int]:
+def _read_steps(request: drafts.DraftRequest, num_used: int) -> list[int]:
     """List the steps whose drafts' rows are read for the first tokens."""
     ids = request.ids[:num_used] if request.params.temperature > 0 else []
     return [step for step, token in enumerate(ids) if 0 <= token < request.form.site.size]
 
 
-def _is_valid(request: DraftRequest, num_used: int) -> bool:
+def _is_valid(request: drafts.DraftRequest, num_used: int) -> bool:
     """Whether all rows of ``num_used`` tokens are free of NaN and have a value above -inf."""
     read = _read_steps(request, num_used)
     return all(row.valid for row in request.rows[:num_used]) and all(request.drawn_by(i)[1] for i in read)
 
 
-def _require_possible(trial: Trial, request: DraftRequest, tokens: list[int], what: str) -> None:
+def _require_possible(trial: Trial, request: drafts.DraftRequest, tokens: list[int], what: str) -> None:
     for token, row in zip(tokens, request.rows, strict=False):
         trial.require(row.kept[token], f"{what} needs kept tokens, found {tokens}: {token} is dropped")
     for step in _read_steps(request, len(tokens)):
@@ -117,7 +100,7 @@ def _require_possible(trial: Trial, request: DraftRequest, tokens: list[int], wh
         trial.require(is_possible, f"{what} needs {needed}, found {at}")
 
 
-def _require_bounds(trial: Trial, call: CrossedCall, output: VerifyOutput) -> None:
+def _require_bounds(trial: Trial, call: drafts.CrossedCall, output: VerifyOutput) -> None:
     """Require the bounds of every row whose kept set rounding does not decide, whether or not the row was used."""
     assert output.threshold is not None
     thresholds = output.threshold.tolist()
@@ -130,25 +113,29 @@ def _require_bounds(trial: Trial, call: CrossedCall, output: VerifyOutput) -> No
 
 
 def _require_logprobs(
-    subject: VerifySubject, trial: Trial, call: CrossedCall, output: VerifyOutput, results: list[list[int]]
+    subject: VerifySubject,
+    trial: Trial,
+    call: drafts.CrossedCall,
+    output: VerifyOutput,
+    results: list[list[int]],
 ) -> None:
     """Demand values, the N best and ranks of every token from a row without poison, and padding behind."""
     assert output.logprobs is not None
     rows = LogprobRows(output.logprobs, output.log_kept_mass)
     mode = call.logprobs_mode or subject.need().logprobs_mode
-    places = {i: place for place, i in reversed(list(enumerate(call.order)))}
-    for i, place in places.items():
-        request, tokens = call.requests[i], results[place]
+    index_of = {i: index for index, i in reversed(list(enumerate(call.order)))}
+    for i, index in index_of.items():
+        request, tokens = call.requests[i], results[index]
         if request.params.logprobs is None:
             continue
-        what = f"{call}, {mode}, N = {request.params.logprobs}, request {place}: {request}"
-        behind = rows.masses[place, len(tokens) :]
+        what = f"{call}, {mode}, N = {request.params.logprobs}, request {index}: {request}"
+        behind = rows.masses[index, len(tokens) :]
         trial.require(
             (behind == PAD_LOGPROB).all(),
             f"{what} needs log_kept_mass -inf behind its {len(tokens)} tokens, found {behind.tolist()}",
         )
         for number, token in enumerate(tokens):
-            row, step, at = request.rows[number], request.step(number), (place, number)
+            row, step, at = request.rows[number], request.step(number), (index, number)
             if row.valid and row.x.max() < np.inf:
                 rows.require(trial, what, step, token, mode, at)
             else:
@@ -168,7 +155,7 @@ _REFUSALS: Final[tuple[tuple[Callable[[VerifyCapabilities], bool], Refusal], ...
 )
 """Capabilities, each with a request that has to be refused without it."""
 _SURE_SIZE: Final = 300
-_PLACEHOLDERS: Final = (-1, _SURE_SIZE, OUTSIDE_ID, -(2**63))
+_PLACEHOLDERS: Final = (-1, _SURE_SIZE, drafts.OUTSIDE_ID, -(2**63))
 
 
 @properties.required("verify output")
@@ -184,13 +171,13 @@ def output(subject: VerifySubject, trial: Trial) -> str:
     for way, (counts, placeholder) in itertools.product(subject.ways, looks):
         for dtype in capabilities.dtypes if sum(counts) < most else capabilities.dtypes[:1]:
             requests = []
-            for place, count in enumerate(counts):
+            for index, count in enumerate(counts):
                 ids = rng.integers(0, _SURE_SIZE, count + 1).tolist()
-                target = [sure_row(token, _SURE_SIZE, dtype) for token in ids]
-                if placeholder is not None and place == len(counts) - 1:
+                target = [drafts.sure_row(token, _SURE_SIZE, dtype) for token in ids]
+                if placeholder is not None and index == len(counts) - 1:
                     ids[count // 2] = placeholder
                 requests.append((SamplingParams(), 7, target, ids[:-1]))
-            judge_chains(subject, trial, call_of(subject, way, Site(dtype, _SURE_SIZE), requests))
+            judge_chains(subject, trial, drafts.call_of(subject, way, Site(dtype, _SURE_SIZE), requests))
     return f"{len(shapes)} shapes of batches" + require_unadvertised(subject, _REFUSALS)
 
 
@@ -208,18 +195,17 @@ def wide_crossing(subject: VerifySubject, trial: Trial) -> str:
     """So they are in vocabularies of more than 65,536 and 131,072 ids that no vector load divides."""
     sites = _sites(subject, is_wide=True)
     if not sites:
-        limit = subject.capabilities.max_vocab_size
-        reason = "an effort without one" if limit is None or limit > WIDE_SIZE else f"a limit of {limit:,}"
-        trial.skip(f"needs a vocabulary above {WIDE_SIZE:,}, found {reason}")
+        most = subject.capabilities.max_vocab_size or drafts.WIDE_SIZE + 1
+        reason = "an effort without one" if most > drafts.WIDE_SIZE else f"a limit of {most:,}"
+        trial.skip(f"needs a vocabulary above {drafts.WIDE_SIZE:,}, found {reason}")
     return _judge_cases(subject, trial, sites)
 
 
 @properties.advertised("verify further filters", lambda c: bool(cases.further_filters(c)), is_long=True)
 def further(subject: VerifySubject, trial: Trial) -> str:
     """So they are with typical-p, XTC, floors from moments and the temperature last; drafts have all but XTC."""
-    return judge_further(
-        subject, trial, list(cases.further_filters(cases.per_row(subject.capabilities)).values())
-    )
+    filters = cases.further_filters(cases.per_row(subject.capabilities))
+    return judge_further(subject, trial, list(filters.values()))
 
 
 _QUICK_WIDE_CASES: Final = 96
@@ -235,24 +221,29 @@ def judge_further(subject: VerifySubject, trial: Trial, further: Sequence[cases.
 
 def _sites(subject: VerifySubject, *, is_wide: bool = False) -> list[Site]:
     all_sites = cases.sites(subject.capabilities, subject.effort)
-    return [site for site in all_sites if (site.size > WIDE_SIZE) == is_wide]
+    return [site for site in all_sites if (site.size > drafts.WIDE_SIZE) == is_wide]
 
 
 def _judge_cases(
     subject: VerifySubject, trial: Trial, sites: list[Site], further: Sequence[cases.Fields] = ()
 ) -> str:
     """Judge a covering table, or random calls with further filters, and the request with most drafts of each alone."""
-    rng, effort, is_wide = trial.generator("requests"), subject.effort, sites[0].size > WIDE_SIZE
-    domains, num_chains, num_named = draft_factors(subject, sites), 0, 0
+    rng, effort, is_wide = trial.generator("requests"), subject.effort, sites[0].size > drafts.WIDE_SIZE
+    domains, num_chains, num_named = drafts.draft_factors(subject, sites), 0, 0
     if further:
-        domains |= {"batch": [9], "poison": [()], "drafts": domains["drafts"][1:], "layout": LAYOUTS[:1]}
+        domains |= {
+            "batch": [9],
+            "poison": [()],
+            "drafts": domains["drafts"][1:],
+            "layout": drafts.LAYOUTS[:1],
+        }
         ways = itertools.islice(itertools.cycle(subject.ways), effort.rows(_FURTHER_CASES, least=9))
-        table = [cases.random_case(domains | {"way": [way]}, rng, is_allowed) for way in ways]
+        table = [cases.random_case(domains | {"way": [way]}, rng, drafts.is_allowed) for way in ways]
     else:
         most = _QUICK_WIDE_CASES if effort.quick and is_wide else None
-        table = cases.covering(domains, rng, is_allowed)[: effort.crossed_rows or most]
+        table = cases.covering(domains, rng, drafts.is_allowed)[: effort.crossed_rows or most]
     for number, case in enumerate(table):
-        call = make_call(subject, rng, case, domains, further)
+        call = drafts.make_call(subject, rng, case, domains, further)
         is_alone = len(call.requests) == 1 or is_wide
         longest = max(call.requests, key=lambda request: len(request.ids))
         for turn, part in enumerate((call, *[replace(call, requests=[longest], order=[0])] * (not is_alone))):
@@ -263,7 +254,7 @@ def _judge_cases(
     return f"{num_chains} chains in {len(table)} calls, {num_named} of them named by the reference"
 
 
-def _judge_call(subject: VerifySubject, trial: Trial, call: CrossedCall) -> int:
+def _judge_call(subject: VerifySubject, trial: Trial, call: drafts.CrossedCall) -> int:
     num_named = judge_chains(subject, trial, call)
     require_drafts(subject, trial, [request.to_draw() for request in call.requests], call.form.gumbel_dtype)
     return num_named
@@ -271,8 +262,8 @@ def _judge_call(subject: VerifySubject, trial: Trial, call: CrossedCall) -> int:
 
 def fuzz(subject: VerifySubject, rng: Generator, trial: Trial) -> str:
     """Make and judge one random call of the same factors."""
-    domains = draft_factors(subject, cases.sites(subject.capabilities, subject.effort))
-    call = make_call(subject, rng, cases.random_case(domains, rng, is_allowed), domains)
+    domains = drafts.draft_factors(subject, cases.sites(subject.capabilities, subject.effort))
+    call = drafts.make_call(subject, rng, cases.random_case(domains, rng, drafts.is_allowed), domains)
     _judge_call(subject, trial, call)
     return str(call)
 
@@ -287,7 +278,6 @@ def crossed_drafts(subject: VerifySubject, trial: Trial) -> str:
         all_sites = [site for site in all_sites if site.size in (widest, min(site.size, cases.WIDE_SIZE))]
     for site in all_sites:
         rng = trial.generator(str(site))
-        cases.seed_torch(rng)
         rows = cases.rows_of_designs(capabilities, site, rng)
         rows += [] if site.size > cases.WIDE_SIZE else cases.threshold_rows(capabilities, site, rng)
         kinds = cases.kinds(capabilities)[:2]  # drafts of greedy rows stand beside verifications
@@ -302,16 +292,20 @@ def noise_precision(subject: VerifySubject, trial: Trial) -> str:
     """Seeded requests with different chains in 53-bit and 32-bit noise get the chain of the advertised precision."""
     capabilities, precisions, num_rows = subject.capabilities, subject.noise_dtypes, 0
     has_top_k = ("top_k", "per_row") in capabilities.filters
-    if (capabilities.max_vocab_size or VOCAB_SIZE) < VOCAB_SIZE:
-        trial.skip(f"needs a vocabulary of {VOCAB_SIZE}, found a limit of {capabilities.max_vocab_size}")
+    if (capabilities.max_vocab_size or telling.VOCAB_SIZE) < telling.VOCAB_SIZE:
+        trial.skip(
+            f"needs a vocabulary of {telling.VOCAB_SIZE}, found a limit of {capabilities.max_vocab_size}"
+        )
     dtypes = capabilities.dtypes[: 1 if subject.effort.interpreted else None]
     for precision, dtype in itertools.product(precisions, dtypes):
         for way in subject.ways if dtype == dtypes[0] else subject.outer_ways:
-            call = telling_call(subject, way, dtype, precision)
+            call = drafts.telling_call(subject, way, dtype, precision)
             num_rows += judge_chains(subject, trial, call, least_lead=0.0)
-        drafts = telling_requests(subject, Site(dtype, VOCAB_SIZE), DRAFT, has_top_k)
-        require_drafts(subject, trial, drafts, precision)
-        num_rows += len(drafts)
+        batch = telling.telling_requests(
+            subject, Site(dtype, telling.VOCAB_SIZE), has_top_k, reference_walk.DRAFT
+        )
+        require_drafts(subject, trial, batch, precision)
+        num_rows += len(batch)
     return f"{num_rows} rows that tell {all_of(precisions)} noise"
 
 
@@ -348,10 +342,9 @@ def sure_drafts(subject: VerifySubject, trial: Trial) -> str:
         ("the least u", unlikely, {"probs": even, "logits": flat, "chosen": flat}, True, LEAST_U),
         ("the largest u", likely, {"probs": one, "logits": sure_draft, "chosen": flat}, False, LARGEST_U),
     )
-    for (label, target, drafts, accepted, seed), dtype in itertools.product(
-        looks, subject.capabilities.dtypes
-    ):
-        for kind, draft in drafts.items():
+    for look, dtype in itertools.product(looks, subject.capabilities.dtypes):
+        label, target, draft_by_kind, accepted, seed = look
+        for kind, draft in draft_by_kind.items():
             if kind not in subject.capabilities.draft_kinds or (seed is not None and not is_seeded):
                 continue
             params, at = [SamplingParams(seed=each) for each in seeds], first
@@ -360,7 +353,6 @@ def sure_drafts(subject: VerifySubject, trial: Trial) -> str:
             num = len(params)
             draft_rows = subject.upload_draft(draft, dtype, kind).repeat(num, 1)
             logits = subject.upload(target, dtype).repeat(2 * num, 1)
-            cases.seed_torch(rng)
             found = subject.verify_ids(logits, [[1]] * num, ("rejection", kind), draft_rows, params, at)
             hits, needed = int(found.num_accepted.sum()), num * accepted
             what = f"{label}, {dtype}, {kind}: of {num} drafts {needed}"
@@ -373,16 +365,13 @@ def sure_drafts(subject: VerifySubject, trial: Trial) -> str:
 
 
 class _ChainBatch(exact.Batch):
-    """Verifications of requests of a form, or drafts drawn from their first rows."""
+    """Verifications of requests of a form."""
 
-    most = 64
+    method, most = "verify", 64
 
-    def __init__(
-        self, subject: VerifySubject, call: CrossedCall, method: str = "verify", known: Sequence[bool] = ()
-    ) -> None:
-        self.subject, self.crossed, self.method = subject, call, method
-        self.need = subject.need(call.logprobs_mode)
-        self.options = {"mode": call.form.mode} if method == "verify" else {}
+    def __init__(self, subject: VerifySubject, call: drafts.CrossedCall, known: Sequence[bool] = ()) -> None:
+        self.subject, self.crossed = subject, call
+        self.need, self.options = subject.need(logprobs_mode=call.logprobs_mode), {"mode": call.form.mode}
         self.known = known or [
             answer is not None and answer.lead >= reference.NEAR_TIE and request.is_settled(len(request.rows))
             for answer, request in zip(call.answers(), call.requests, strict=True)
@@ -392,76 +381,66 @@ class _ChainBatch(exact.Batch):
         return len(self.crossed.order)
 
     def __str__(self) -> str:
-        return f"{self.method}: {self.crossed}"
+        return f"verify: {self.crossed}"
 
     def select(self, order: Sequence[int]) -> _ChainBatch:
         chosen = [self.crossed.order[i] for i in order]
-        return _ChainBatch(self.subject, replace(self.crossed, order=chosen), self.method, self.known)
+        return _ChainBatch(self.subject, replace(self.crossed, order=chosen), self.known)
 
     def arguments(self) -> dict[str, Any]:
-        if self.method == "verify":
-            names = ("target_logits", "drafts", "metadata")
-            return dict(zip(names, self.crossed.arguments(self.subject), strict=True))
-        params, first = [r.params for r in self.crossed.batch], [r.first for r in self.crossed.batch]
-        metadata = SamplingMetadata.from_params(params, device=self.subject.device, positions=first)
-        rows = torch.stack([request.target[0].logits for request in self.crossed.batch])
-        return {"logits": rows.to(self.subject.device), "metadata": metadata}
+        names = ("target_logits", "drafts", "metadata")
+        return dict(zip(names, self.crossed.arguments(self.subject), strict=True))
 
     def changing(self, arguments: dict[str, Any]) -> list[torch.Tensor]:
-        ids = [arguments["drafts"].draft_token_ids] if "drafts" in arguments else []
-        return [next(iter(arguments.values())), *ids, arguments["metadata"].positions]
+        target, drafts, metadata = arguments.values()
+        return [target, drafts.draft_token_ids, metadata.positions]
 
     def followed(self, output: Any) -> list[torch.Tensor]:
         is_followed = [r.params.seed is not None or r.params.temperature == 0 for r in self.crossed.batch]
         return [output.token_ids[torch.tensor(is_followed)]]
 
     def columns(self, output: Any) -> list[exact.Columns]:
-        is_chain, valid = self.method == "verify", output.valid.tolist()
-        found = chains(output) if is_chain else [[token] for token in output.token_ids.tolist()]
         columns = list[exact.Columns]()
-        for i, tokens, flag in zip(self.crossed.order, found, valid, strict=True):
-            request, is_known = self.crossed.requests[i], self.known[i]
-            rows = request.rows if is_chain else [request.to_draw().row.prepared]
+        found = zip(self.crossed.order, drafts.chains(output), output.valid.tolist(), strict=True)
+        for i, tokens, is_valid in found:
+            rows, is_known = self.crossed.requests[i].rows, self.known[i]
             kept = [row.kept[token] or not row.certain for row, token in zip(rows, tokens, strict=False)]
-            column: exact.Columns = {
-                "chain": tokens if is_known else None,
-                "a dropped token": not all(kept),
-            }
-            columns.append(column | {"valid": flag if is_known or not is_chain else None})
+            known = {"chain": tokens, "valid": is_valid} if is_known else {"chain": None, "valid": None}
+            columns.append({**known, "a dropped token": not all(kept)})
         return columns
 
 
-def _examples(subject: VerifySubject, rng: Generator, rows: int, size: int) -> Iterator[_ChainBatch]:
+def _examples(subject: VerifySubject, rng: Generator, rows: int, size: int) -> Iterator[exact.Batch]:
     """Make batches of every way and dtype in turn, mixed from all kinds of requests, and one of drafts."""
     size, rows = min(size, subject.capabilities.max_vocab_size or size), -(-rows // 2)  # of requests
     modes = subject.capabilities.logprobs_modes
-    cases.seed_torch(rng)
-    ways = subject.outer_ways if rows > exact.MANY or size > WIDE_SIZE else subject.ways
+    ways = subject.outer_ways if rows > exact.MANY or size > drafts.WIDE_SIZE else subject.ways
     for turn, (way, dtype) in enumerate(zip(ways, subject.cycle_dtypes(), strict=False)):
         site = Site(dtype, size)
-        domains = draft_factors(subject, [site]) | {"way": [way], "gumbel_dtype": [subject.gumbel_dtype]}
-        domains |= {"poison": [()], "draft_dtype": [dtype], "best": [None], "layout": [LAYOUTS[0]]}
-        domains["logprobs_mode"] = [None]
+        domains = drafts.draft_factors(subject, [site])
+        domains |= {"way": [way], "gumbel_dtype": [subject.gumbel_dtype], "logprobs_mode": [None]}
+        domains |= {"poison": [()], "draft_dtype": [dtype], "best": [None], "layout": [drafts.LAYOUTS[0]]}
         few = [n for n in domains["drafts"] if n <= 5]
         domains["drafts"] = few if subject.capabilities.ragged_drafts else few[-1:]
         if not cases.has_counter(subject.capabilities):
             domains["temperature"] = [0.0 if subject.capabilities.greedy else 1e-6]
-        case = cases.random_case(domains | {"batch": [1]}, rng, is_allowed) | {"batch": rows}
-        crossed = make_call(subject, rng, case, domains, most_distinct=24)
+        case = cases.random_case(domains | {"batch": [1]}, rng, drafts.is_allowed) | {"batch": rows}
+        crossed = drafts.make_call(subject, rng, case, domains, most_distinct=24)
         if modes and turn % 2:
             first, *others = crossed.requests
             first = replace(first, params=replace(first.params, logprobs=5))
             crossed = replace(crossed, requests=[first, *others], logprobs_mode=modes[turn % len(modes)])
         yield _ChainBatch(subject, crossed)
         if turn == 0:
-            yield _ChainBatch(subject, replace(crossed, logprobs_mode=None), "draft")
+            firsts = [request.to_draw() for request in crossed.batch]
+            yield RowBatch(subject, firsts, None, [0] * len(firsts), "draft")
 
 
 def _flat(subject: VerifySubject) -> tuple[_ChainBatch, str]:
     """Make requests without seeds, each with a token recovered from many equal tokens."""
     size = min(32_000, subject.capabilities.max_vocab_size or 32_000)
     requests = [(SamplingParams(), 0, [torch.zeros(size)] * 2, [i]) for i in range(24)]
-    call = call_of(subject, subject.ways[0], Site("float32", size), requests)
+    call = drafts.call_of(subject, subject.ways[0], Site("float32", size), requests)
     return _ChainBatch(subject, call), "chains"
 
 

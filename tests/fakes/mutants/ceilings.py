@@ -7,7 +7,6 @@ from unittest import mock
 import torch
 
 import tokendraw_native.filters as native_filters
-import tokendraw_native.filters as pieces
 from mutants.corner_calls import INF
 from mutants.corners import exchange, tokens, uniform, verify
 from mutants.samplers import in_every_call
@@ -37,7 +36,8 @@ def without_ties(call):
     """Drop the last of several tokens that tie with the least kept one."""
     if call.metadata.typical_p is None:
         return call
-    x, params = call.logits.float(), pieces.RowParameters.of(call.metadata, call.count, call.logits.device)
+    x = call.logits.float()
+    params = native_filters.RowParameters.of(call.metadata, call.count, call.logits.device)
     least = row_stats(call.logits, params, masses=False).threshold
     ties = (x == least) & (call.metadata.typical_p < 1).unsqueeze(-1)
     is_last = ties & (ties.flip(-1).cumsum(-1).flip(-1) == 1) & (ties.sum(-1, keepdim=True) > 1)
@@ -86,7 +86,7 @@ def second_of_greedy(call, ids):
 
 def keeps_xtc(params, noise, dtype):
     """Apply XTC to drafts in every row."""
-    return params if noise is None else pieces.decide_xtc(params, noise, dtype)
+    return params if noise is None else native_filters.decide_xtc(params, noise, dtype)
 
 
 # fmt: off
@@ -101,7 +101,7 @@ SAMPLERS = (
 )
 VERIFIERS = (
     verify("XTC leaves the rows of a target alone", "verify further filters", patch=exchange(
-        decide_xtc=lambda params, noise, dtype: pieces.decide_xtc(params, None, dtype))),
+        decide_xtc=lambda params, noise, dtype: native_filters.decide_xtc(params, None, dtype))),
     verify("XTC drops tokens of a draft's distribution", "verify further filters",
            patch=exchange(decide_xtc=keeps_xtc)),
     verify("typical-p leaves the rows of a target alone", "verify further filters",

@@ -14,7 +14,6 @@ import torch
 
 import tokendraw
 import tokendraw_native.filters as native_filters
-import tokendraw_native.filters as native_pieces
 from mutants import Mutant, table
 from mutants.corner_calls import INF, CornerCall
 from mutants.corners import Corner, draw, given, ranks, threshold
@@ -180,13 +179,13 @@ def padding_as_id_0(call):
 
 def moments(change):
     """Patch the moments of native: ``change(rows, found, inverse_temperature)`` returns fields to replace."""
-    native_moments = native_pieces.row_moments
+    native_moments = native_filters.row_moments
 
     def row_moments(rows, weight, inverse_temperature, names, buffers):
         found = native_moments(rows, weight, inverse_temperature, tokendraw.plugin.MOMENTS, buffers)
         return replace(found, **change(rows, found, inverse_temperature.squeeze(-1)))
 
-    return lambda call: mock.patch.object(native_pieces, "row_moments", row_moments)
+    return lambda call: mock.patch.object(native_filters, "row_moments", row_moments)
 
 
 def floor_behind_top_k(call):
@@ -207,13 +206,13 @@ def floor_behind_top_k(call):
 
 def lowest_floor(call):
     """Of several filters of a row the weakest counts."""
-    combined_floor = native_pieces.combined_floor
+    combined_floor = native_filters.combined_floor
 
     def weakest(names, values, found):
         floors = [combined_floor([name], values[:, i : i + 1], found) for i, name in enumerate(names)]
         return functools.reduce(torch.minimum, [floor.where(floor > -INF, 0.0) for floor in floors])
 
-    return mock.patch.object(native_pieces, "combined_floor", weakest)
+    return mock.patch.object(native_filters, "combined_floor", weakest)
 
 
 def without_the_largest(call):

@@ -16,28 +16,17 @@ NATIVE = plugin.tokendraw_describe().operations["score"]
 
 
 class ScorerMutant:
-    """The native scorer, with hooks for need, arguments and output."""
+    """The native scorer, with hooks for its tokens and its output."""
 
     def __init__(self, need, device):
         self.need, self.device = need, device
 
     def score(self, logits, token_ids, metadata):
-        scored = native(self.other_need(self.need), self.device).score(
-            self.logits(logits), self.tokens(token_ids, logits), self.metadata(metadata)
-        )
+        scored = native(self.need, self.device).score(logits, self.tokens(token_ids, logits), metadata)
         return self.output(scored, logits, token_ids, metadata)
-
-    def other_need(self, need):
-        return need
-
-    def logits(self, logits):
-        return logits
 
     def tokens(self, token_ids, logits):
         return token_ids
-
-    def metadata(self, metadata):
-        return metadata
 
     def output(self, scored, logits, token_ids, metadata):
         return scored
@@ -71,11 +60,6 @@ def logprobs(change):
 def without_filters(self, scored, logits, token_ids, metadata):
     plain = replace(metadata, top_k=None, top_p=None, min_p=None, row_kinds=None)
     return replace(scored, entropy=native(self.need, self.device).score(logits, token_ids, plain).entropy)
-
-
-def fields(**changed):
-    """Replace fields of the metadata."""
-    return {"metadata": lambda self, metadata: replace(metadata, row_kinds=None, **changed)}
 
 
 def strict_ranks(best, logits, metadata):

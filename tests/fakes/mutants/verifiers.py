@@ -30,13 +30,8 @@ OPERATIONS = plugin.tokendraw_describe().operations
 class VerifierMutant:
     """The native verifier, with hooks for arguments and output."""
 
-    mode_of_logprobs = None
-
     def __init__(self, need=None, device="cpu"):
         need = need or tokendraw.Need()
-        self.is_changed = need.logprobs_mode == self.mode_of_logprobs
-        if self.is_changed:
-            need = replace(need, logprobs_mode="temperature_logprobs")
         self.sampler = NativeSampler(torch.device(device), need)
 
     def sample(self, *arguments, **options):

@@ -15,10 +15,9 @@ from torch import Tensor
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, VerifyOutput
 from tokendraw.plugin import DraftKind, GumbelDtype, LogprobsMode, TieRule, VerifyCapabilities, VerifyMode
 from tokendraw_testing import cases, reference, reference_walk
-from tokendraw_testing.cases import Case, CrossedRequest, CrossedRow, Factors, Fields, Site
-from tokendraw_testing.cases.telling import POSITION, VOCAB_SIZE, placed_requests, telling_draft, telling_rows
+from tokendraw_testing.cases import Case, CrossedRequest, CrossedRow, Factors, Fields, Site, telling
+from tokendraw_testing.kit.subject import VerifySubject
 from tokendraw_testing.reference import Array
-from tokendraw_testing.subjects import VerifySubject
 
 OUTSIDE_ID: Final = 2**31 - 1
 """An id outside every vocabulary."""
@@ -61,7 +60,7 @@ POISON: Final = (
 # Rows of a target and its drafts, in units of y: divided by the temperature. A mistake in one corner of a kernel
 # changes most of their chains, and edges of filters lie between groups of equal tokens, to be certain in float32.
 
-FAMILIES: Final = ("gaussian", "levels", "places", "close")
+FAMILIES: Final = ("gaussian", "levels", "corners", "close")
 _VALUE_FAMILIES: Final = ("levels",)
 """Families with ties at a filter's edge, which tell the tie rules apart."""
 _NEGLIGIBLE: Final = -18.0
@@ -81,7 +80,7 @@ def make_pair(rng: Generator, family: str, size: int, params: SamplingParams) ->
         return _levels(rng, size, params)
     ids = corner_ids(rng, size, 40 if family == "close" else 14)
     y, draft = np.full((2, size), _NEGLIGIBLE)
-    if family == "places" and rng.random() < 0.5:  # about as much mass as all the heavy tokens have
+    if family == "corners" and rng.random() < 0.5:  # about as much mass as all the heavy tokens have
         y, draft = random(0.5, 1.5 - np.log(size)), random(0.5, 1.5 - np.log(size))
     y[ids] = rng.uniform(-2.0, 0.0, len(ids))
     y[size - 1] += 2.0 * (rng.random() < 0.3)
@@ -139,16 +138,6 @@ def _poison_row(rng: Generator, row: Tensor, what: str, *, probs: bool) -> Tenso
     ids = [*rng.integers(size // 2, size, 2), rng.choice([size - 1, size * 2 // 3])]
     row[torch.tensor(ids)] = {"NaN": float(rng.choice([np.nan, -np.nan])), "+inf": np.inf, "-1": -1.0}[what]
     return row
-
-
-def rounded(values: Array, dtype: str) -> Array:
-    """Round to a dtype by its torch name; the result is float32, which holds every value of the dtype."""
-    result: Array = _tensor(values, dtype).float().numpy()
-    return result
-
-
-def _tensor(values: Array, dtype: str) -> Tensor:
-    return torch.from_numpy(np.asarray(values, np.float32)).to(getattr(torch, dtype))
 
 
 # Requests.
@@ -215,12 +204,11 @@ class DraftRequest:
         return np.where((q > 0) & (q < np.inf), q, 0.0), is_valid
 
     def walk(self) -> reference.Drawing[reference_walk.Answer]:
-        positions, kind = range(self.first, self.first + len(self.target)), self.form.kind
+        kind, given = self.form.kind, (self.rows, self.ids, self.params)
+        positions = range(self.first, self.first + len(self.target))
         probs = np.array([row.logits.double().numpy() for row in self.draft]) if kind == "probs" else None
         logits = [row.prepared for row in self.draft_logits] if kind == "logits" else None
-        return reference_walk.walking(
-            self.rows, self.ids, self.params, positions, probs=probs, logits=logits, mode=self.form.mode
-        )
+        return reference_walk.walking(*given, positions, probs=probs, logits=logits, mode=self.form.mode)
 
     def step(self, number: int) -> CrossedRequest:
         return CrossedRequest(self.target[number], self.params, self.first + number)
@@ -307,7 +295,8 @@ def _make_rows(
     if form.kind == "probs" and form.mode != "coupled":
         drawn_by = SamplingParams() if rng.random() < 0.3 else replace(params, xtc_probability=0.0)
         draft = reference_walk.distribution(reference.prepare(draft.astype(np.float32), drawn_by))
-    return _tensor(target, form.site.dtype), _tensor(draft, form.draft_dtype)
+    draft_dtype: torch.dtype = getattr(torch, form.draft_dtype)
+    return cases.round_to_dtype(target, form.site.torch_dtype), cases.round_to_dtype(draft, draft_dtype)
 
 
 def _pick_drafts(
@@ -426,18 +415,15 @@ class CrossedCall:
     form: Form
     requests: list[DraftRequest]
     order: list[int]
-    """The request in each place of the batch."""
+    """Numbers of the requests, in the order of the batch."""
     logprobs_mode: LogprobsMode | None = None
     layout: str = LAYOUTS[0]
     """How the ids are laid out, one of :data:`LAYOUTS`."""
 
     def __str__(self) -> str:
-        form = self.form
-        dtype_text = "" if form.kind == "chosen" else f" in {form.draft_dtype}"
-        return (
-            f"{form.site}, {form.mode}, {form.kind}{dtype_text}, {form.gumbel_dtype} noise, B = {len(self.order)}"
-            + f", {self.layout} ids"
-        )
+        form, kind = self.form, self.form.kind + f" in {self.form.draft_dtype}" * (self.form.kind != "chosen")
+        batch = f"B = {len(self.order)}, {self.layout} ids"
+        return f"{form.site}, {form.mode}, {kind}, {form.gumbel_dtype} noise, {batch}"
 
     @property
     def batch(self) -> list[DraftRequest]:
@@ -446,18 +432,14 @@ class CrossedCall:
     def arguments(self, subject: VerifySubject) -> tuple[Tensor, Drafts, SamplingMetadata]:
         """Lay out the logits of the target, the drafts and the metadata on the device."""
         form, batch = self.form, self.batch
-        ids = [request.ids for request in batch]
-        none = torch.zeros(0, form.site.size)
-        target, draft = (
-            torch.cat([none.to(getattr(torch, dtype)), *(row.logits[None] for row in rows)]).to(
-                subject.device
-            )
-            for dtype, rows in (
-                (form.site.dtype, [row for request in batch for row in request.target]),
-                (form.draft_dtype, [row for request in batch for row in request.draft]),
-            )
-        )
-        params, first = [r.params for r in batch], [r.first for r in batch]
+
+        def stacked(rows: Iterable[CrossedRow], dtype: str) -> Tensor:
+            none = torch.zeros(0, form.site.size, dtype=getattr(torch, dtype))
+            return torch.cat([none, *(row.logits[None] for row in rows)]).to(subject.device)
+
+        target = stacked((row for request in batch for row in request.target), form.site.dtype)
+        draft = stacked((row for request in batch for row in request.draft), form.draft_dtype)
+        ids, params, first = [r.ids for r in batch], [r.params for r in batch], [r.first for r in batch]
         _, flat, metadata = subject.arguments(target, ids, form.kind, draft, params, first)
         if self.layout == LAYOUTS[0]:
             return target, flat, metadata
@@ -465,13 +447,13 @@ class CrossedCall:
         width, behind = max(map(len, ids), default=0) + 2, _EXTRA_ROWS if has_more else 0
 
         def longer(rows: Any, value: float = np.nan) -> Any:
-            return (
-                rows if rows is None else torch.cat((rows, rows.new_full((behind, *rows.shape[1:]), value)))
-            )
+            if rows is None:
+                return None
+            return torch.cat((rows, rows.new_full((behind, *rows.shape[1:]), value)))
 
         padded = torch.tensor([[*tokens, *[-1] * (width - len(tokens))] for tokens in ids])
-        drafts = Drafts(
-            draft_token_ids=padded.to(torch.int32 if has_more else torch.int64).to(subject.device),
+        drafts = Drafts(  # whose counts the device alone knows
+            draft_token_ids=padded.to(subject.device, torch.int32 if has_more else torch.int64),
             cu_num_logits=flat.cu_num_logits.to(torch.int32),
             draft_probs=longer(flat.draft_probs),
             draft_logits=longer(flat.draft_logits),
@@ -543,15 +525,10 @@ def make_call(
 
 # Calls whose chains no noise decides, and calls that tell noise.
 
-SAMPLE: Final = (reference.TOKEN, reference.TILE)
-RESIDUAL: Final = (reference_walk.RESIDUAL_TOKEN, reference_walk.RESIDUAL_TILE)
-DRAFT: Final = (reference_walk.DRAFT_TOKEN, reference_walk.DRAFT_TILE)
-"""Streams of the tokens and of the tiles of a draw."""
-
 
 def sure_row(token: int, size: int, dtype: str) -> Tensor:
     """Make logits [V] with all the mass on one token."""
-    return _tensor(np.where(np.arange(size) == token, 0.0, -1000.0), dtype)
+    return cases.round_to_dtype(np.where(np.arange(size) == token, 0.0, -1000.0), getattr(torch, dtype))
 
 
 def sure_draft(token: int, size: int, dtype: str, kind: DraftKind) -> Tensor:
@@ -584,16 +561,16 @@ def telling_call(
     subject: VerifySubject, way: tuple[VerifyMode, DraftKind], dtype: str, gumbel_dtype: GumbelDtype
 ) -> CrossedCall:
     """Make requests with one draft each, whose tokens depend on a single variate, without a filter and with top-k."""
-    site, has_top_k = Site(dtype, VOCAB_SIZE), ("top_k", "per_row") in subject.capabilities.filters
-    accepted, rejected = 3, VOCAB_SIZE - 1  # the draft with all the mass of its row, and one without any
-    telling = (
-        ([telling_draft()], 0, False),
-        (telling_rows(*RESIDUAL), rejected, False),
-        (telling_rows(*SAMPLE), accepted, True),
+    site, has_top_k = Site(dtype, telling.VOCAB_SIZE), ("top_k", "per_row") in subject.capabilities.filters
+    accepted, rejected = 3, site.size - 1  # the draft with all the mass of its row, and one without any
+    looks = (
+        ([telling.telling_draft()], 0, False),
+        (telling.telling_rows(*reference_walk.RESIDUAL), rejected, False),
+        (telling.telling_rows(*reference.SAMPLE), accepted, True),
     )
-    sure, requests = sure_row(accepted, VOCAB_SIZE, dtype), []
-    for rows, draft, is_bonus in telling:
-        for params, x in placed_requests(subject, site, rows, has_top_k):
+    sure, requests = sure_row(accepted, site.size, dtype), []
+    for rows, draft, is_bonus in looks:
+        for params, x in telling.placed_requests(subject, site, rows, has_top_k):
             target = [sure, x] if is_bonus else [x, sure]
-            requests.append((params, POSITION - is_bonus, target, [draft]))
+            requests.append((params, telling.POSITION - is_bonus, target, [draft]))
     return call_of(subject, way, site, requests, gumbel_dtype)

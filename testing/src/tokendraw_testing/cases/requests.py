@@ -16,23 +16,11 @@ from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw.filters import required_moments
 from tokendraw.plugin import Capabilities, FilterOrder, GumbelDtype, LogprobsMode
 from tokendraw_testing import reference
-from tokendraw_testing.cases.rows import (
-    HEAD,
-    NO_FILTERS,
-    PLATEAU,
-    WIDE_SIZE,
-    CrossedRow,
-    Kind,
-    Site,
-    combinations,
-    crossed_row,
-    floor_designs,
-    kinds,
-    row_of,
-)
+from tokendraw_testing.cases import rows as designed
+from tokendraw_testing.cases.rows import CrossedRow, Kind, Site, crossed_row, floor_designs, kinds, row_of
+from tokendraw_testing.kit.subject import RowSubject, crossed_orders
 from tokendraw_testing.logits_families import FAMILIES
 from tokendraw_testing.reference import Array
-from tokendraw_testing.subjects import RowSubject, crossed_orders
 
 Fields = Callable[[Generator], dict[str, Any]]
 """Makes fields of a request at random."""
@@ -95,16 +83,8 @@ def has_counter(capabilities: Capabilities) -> bool:
     return capabilities.seeding == "counter"
 
 
-def has_logprobs(capabilities: Capabilities) -> bool:
-    return bool(capabilities.logprobs_modes)
-
-
 def seedings(capabilities: Capabilities) -> tuple[bool, ...]:
     return (False, True) if has_counter(capabilities) else (False,)
-
-
-def seed_torch(rng: Generator) -> None:
-    torch.manual_seed(int(rng.integers(2**63)))
 
 
 def random_seeds(rng: Generator, rows: int) -> tuple[list[int], list[int]]:
@@ -198,10 +178,8 @@ def telling_positions(row: CrossedRow, seed: int, rng: Generator, count: int) ->
     positions = int(rng.integers(2**40)) + np.arange(count_tried)
     noise = reference.gumbel(seed, positions[:, None], tiles, reference.TILE)
     with np.errstate(divide="ignore"):
-        differs = (np.log(tile_masses[tiles]) + noise).argmax(1) != (
-            np.log(kept_masses[tiles]) + noise
-        ).argmax(1)
-    return [int(position) for position in positions[differs][:count]]
+        whole, kept_tile = ((np.log(m[tiles]) + noise).argmax(1) for m in (tile_masses, kept_masses))
+    return [int(position) for position in positions[whole != kept_tile][:count]]
 
 
 def request_metadata(batch: Sequence[CrossedRequest], device: torch.device) -> SamplingMetadata:
@@ -227,9 +205,9 @@ class RowCall:
 def stack_logits(batch: Sequence[CrossedRequest], device: torch.device) -> torch.Tensor:
     """Return the logits [B, V] of a batch on a device, in their dtype."""
     rows = {id(request.row.logits): request.row.logits for request in batch}
-    places = {key: i for i, key in enumerate(rows)}
+    number_of = {key: i for i, key in enumerate(rows)}
     unique_rows = torch.stack(list(rows.values())).to(device)
-    return unique_rows[torch.tensor([places[id(request.row.logits)] for request in batch], device=device)]
+    return unique_rows[torch.tensor([number_of[id(request.row.logits)] for request in batch], device=device)]
 
 
 def parts_of_equal_scalars(
@@ -248,11 +226,11 @@ def combined_requests(subject: RowSubject, kind: Kind, rng: Generator) -> Iterat
     capabilities = subject.capabilities
     for dtype, size in itertools.product(capabilities.dtypes, _COMBINED_SIZES):
         if size <= (capabilities.max_vocab_size or size):
-            site, requests = Site(dtype, size), combinations(capabilities, size)[:: subject.effort.fewer]
+            site, requests = Site(dtype, size), designed.combinations(capabilities, size)
             families = itertools.cycle(FAMILIES.items())
             yield [
                 make_requests(row_of(capabilities, site, name, family(rng, size), params), [kind], rng)[0]
-                for params, (name, family) in zip(requests, families, strict=False)
+                for params, (name, family) in zip(requests[:: subject.effort.fewer], families, strict=False)
             ]
 
 
@@ -269,14 +247,14 @@ def unfiltered_requests(subject: RowSubject, site: Site, rng: Generator) -> list
     if not has_counter(c) or site.size < 3 * reference.TILE_SIZE:
         return []
     kept = served_requests(c, _KEEPING_FILTERS)
-    case = {"site": site, "design": PLATEAU, **NO_FILTERS, "top_p": 0.9995}
-    row, ((seed, _), places) = crossed_row(case, rng, c.tie_rule), random_seeds(rng, 2)
+    case = {"site": site, "design": designed.PLATEAU, **designed.NO_FILTERS, "top_p": 0.9995}
+    row, ((seed, _), positions) = crossed_row(case, rng, c.tie_rule), random_seeds(rng, 2)
     slope = row_of(c, site, "a slope", -2 * rng.permutation(site.size) / site.size, row.params)
     draws = list(zip(itertools.repeat(row), kept, telling_positions(row, seed, rng, len(kept)), strict=False))
-    draws += [(slope, params, place) for params in kept[:1] for place in places]
+    draws += [(slope, params, position) for params in kept[:1] for position in positions]
     return [
-        CrossedRequest(replace(each, params=params), replace(params, seed=seed), place)
-        for each, params, place in draws
+        CrossedRequest(replace(each, params=params), replace(params, seed=seed), position)
+        for each, params, position in draws
     ]
 
 
@@ -330,16 +308,15 @@ def further_requests(
 ) -> Iterator[CrossedRequest]:
     """Make rows of each design with each further filter or order, with the kinds of rows in turn."""
     c, row_kinds = subject.capabilities, kinds(subject.capabilities)
-    choices = list(own or further_filters(c).values()) * (1 if site.size > WIDE_SIZE else _COPIES)
+    choices = list(own or further_filters(c).values()) * (1 if site.size > designed.WIDE_SIZE else _COPIES)
     for number, fields in enumerate(choices):
         for i, (design, y) in enumerate(floor_designs(rng, site.size).items()):
             params = further_params(c, fields, rng)
             scale = 1.0 if params.filter_order == _LAST else params.temperature
             with np.errstate(over="ignore"):
                 logits = torch.from_numpy(y * scale + (0.0, -3.0, 20.0)[i % 3])
-            yield _decided(
-                subject, site, design, logits, params, row_kinds[(i + number) % len(row_kinds)], rng
-            )
+            kind = row_kinds[(i + number) % len(row_kinds)]
+            yield _decided(subject, site, design, logits, params, kind, rng)
     if not own:
         yield from _joint_filters(subject, site, rng)
 
@@ -359,19 +336,18 @@ def _joint_filters(subject: RowSubject, site: Site, rng: Generator) -> Iterator[
     law = np.full(site.size, -30.0)
     law[rng.permutation(site.size)[: len(LAW)]] = np.log(LAW)
     xtc = {"min_p": 0.6, "top_p": 0.95, "xtc_probability": 0.5, "xtc_threshold": 0.37}
-    head = floor_designs(rng, site.size)[HEAD]
+    head = floor_designs(rng, site.size)[designed.HEAD]
     rows: tuple[tuple[FilterOrder, str, Array, dict[str, Any]], ...] = (
         ("joint", "law", law, xtc),
-        ("joint", HEAD, head, {"typical_p": 0.6, "top_p": 0.5}),
+        ("joint", designed.HEAD, head, {"typical_p": 0.6, "top_p": 0.5}),
         (_LAST, "law", law, {"min_p": 0.4, "top_p": 0.75}),
         ("top_k_first", "law", law, {"top_k": 3, "filters": {"top_n_sigma": 1.0}}),
     )
     served = {name for name, _ in c.filters} | ({"filters"} if "std" in c.row_moments else set())
     for order, design, y, fields in rows:
         needed = {name.partition("_prob")[0] for name in fields} - {"xtc_threshold"}
-        is_by_value = (
-            "top_k" not in needed or c.tie_rule == "value"
-        )  # the third and the fourth of the law are tied
+        # With top-k the third and the fourth of the law are tied.
+        is_by_value = "top_k" not in needed or c.tie_rule == "value"
         if order in c.filter_orders and needed <= served and is_by_value:
             params = SamplingParams(filter_order=order, **fields)
             for kind in row_kinds + ["seeded"] * (_SEEDED_COPIES if "seeded" in row_kinds else 0):

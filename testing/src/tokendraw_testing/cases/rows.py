@@ -24,9 +24,9 @@ from tokendraw.plugin import Capabilities, Filter, TieRule
 from tokendraw_testing import reference
 from tokendraw_testing.judges.expectation import Expectation, expect
 from tokendraw_testing.kit.effort import Effort
+from tokendraw_testing.kit.subject import RowSubject, crossed_orders
 from tokendraw_testing.logits_families import gaussian
 from tokendraw_testing.reference import Array
-from tokendraw_testing.subjects import RowSubject, crossed_orders
 
 Case = dict[str, Any]
 """The value of each factor, by its name."""
@@ -99,9 +99,8 @@ def combinations(capabilities: Capabilities, size: int) -> list[SamplingParams]:
     ks = [k for k in (0, 1, 40, max(1, size // 2), 2**30) if limit is None or k <= limit]
     few = {"temperature": (1.0, 0.6), "top_k": ks, "top_p": (1.0, 0.9, 0.3), "min_p": (0.0, 0.05)}
     values = factors | {name: some for name, some in few.items() if len(factors[name]) > 1}
-    requests = [
-        SamplingParams(**dict(zip(values, case, strict=True))) for case in itertools.product(*values.values())
-    ]
+    chosen = itertools.product(*values.values())
+    requests = [SamplingParams(**dict(zip(values, case, strict=True))) for case in chosen]
     return requests + [SamplingParams(temperature=0.0)] * capabilities.greedy
 
 
@@ -332,10 +331,8 @@ def _tied_at_k(rng: Generator, size: int, params: SamplingParams) -> Array:
     num_ties_kept = max(1, params.top_k // 50)
     above = params.top_k - num_ties_kept
     num_ties = min(max(600, 20 * num_ties_kept, 3 * above), max(2, (size - above) * 2 // 3))
-    y = np.concatenate(
-        [rng.uniform(-0.9, 0.0, above), np.full(num_ties, -1.0), np.zeros(size - above - num_ties)]
-    )
-    y, start = y[:size], above + num_ties
+    y, start = np.full(size, -1.0), above + num_ties
+    y[:above] = rng.uniform(-0.9, 0.0, above)
     if start < size:
         y[start:] = min(np.log(0.5 * np.exp(y[:start]).sum() / (size - start)), -1.1)
     return rng.permutation(y)

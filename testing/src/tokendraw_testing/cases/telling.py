@@ -18,19 +18,9 @@ from numpy.random import Generator
 
 from tokendraw import SamplingParams
 from tokendraw.plugin import GumbelDtype
-from tokendraw_testing import reference, reference_walk
-from tokendraw_testing.cases.requests import CrossedRequest, random_seeds
-from tokendraw_testing.cases.rows import (
-    DEEP_BULK,
-    NO_FILTERS,
-    CrossedRow,
-    Site,
-    crossed_row,
-    round_to_dtype,
-    row_of,
-)
+from tokendraw_testing import cases, reference, reference_walk
+from tokendraw_testing.kit.subject import RowSubject
 from tokendraw_testing.reference import TILE_SIZE, Array
-from tokendraw_testing.subjects import RowSubject
 
 POSITION: Final = 1
 SEEDS: Final[Mapping[int, int]] = {
@@ -111,8 +101,8 @@ def telling_draft() -> TellingRow:
 
 
 def make_near_tie(
-    site: Site, params: SamplingParams, rng: Generator, dtype: GumbelDtype
-) -> CrossedRequest | None:
+    site: cases.Site, params: SamplingParams, rng: Generator, dtype: GumbelDtype
+) -> cases.CrossedRequest | None:
     """Make a seeded request with a rival in the drawn tile little more than :data:`LEAST_LEAD` behind.
 
     The logits are one on top and a bulk far below it, where a dtype of few bits has the coarsest steps. The value of
@@ -120,9 +110,9 @@ def make_near_tie(
 
     :returns: None where no value of the dtype comes near enough.
     """
-    request = {name: getattr(params, name) for name in NO_FILTERS}
-    for seed, position in zip(*random_seeds(rng, _ATTEMPTS), strict=True):
-        row = crossed_row({"site": site, "design": DEEP_BULK, **request}, rng, "value")
+    request = {name: getattr(params, name) for name in cases.NO_FILTERS}
+    for seed, position in zip(*cases.random_seeds(rng, _ATTEMPTS), strict=True):
+        row = cases.crossed_row({"site": site, "design": cases.DEEP_BULK, **request}, rng, "value")
         winner, _ = reference.draw(row.prepared, seed, position, dtype)
         rival, value = _rival(row, winner, seed, position, dtype)
         logits = row.logits.clone()
@@ -130,11 +120,13 @@ def make_near_tie(
         row = replace(row, logits=logits)
         token, lead = reference.draw(row.prepared, seed, position, dtype)
         if token == winner and LEAST_LEAD / 2 < lead < 50 * LEAST_LEAD and row.is_settled:
-            return CrossedRequest(row, replace(params, seed=seed), position)
+            return cases.CrossedRequest(row, replace(params, seed=seed), position)
     return None
 
 
-def _rival(row: CrossedRow, winner: int, seed: int, position: int, dtype: GumbelDtype) -> tuple[int, float]:
+def _rival(
+    row: cases.CrossedRow, winner: int, seed: int, position: int, dtype: GumbelDtype
+) -> tuple[int, float]:
     """Find the token of the winner's tile, and its value, with a score closest to the winner's from below."""
     start = winner // reference.TILE_SIZE * reference.TILE_SIZE
     ids = np.arange(start, min(start + reference.TILE_SIZE, row.site.size))
@@ -142,7 +134,7 @@ def _rival(row: CrossedRow, winner: int, seed: int, position: int, dtype: Gumbel
     noise = reference.gumbel(seed, position, ids, reference.TOKEN, dtype)
     best = y[winner - start] + noise[winner - start]
     ideal_logits = row.sorted_logits.top + temperature * (best - LEAST_LEAD - noise)
-    values = round_to_dtype(ideal_logits, row.site.torch_dtype).double().numpy()
+    values = cases.round_to_dtype(ideal_logits, row.site.torch_dtype).double().numpy()
     new_y = (values - row.sorted_logits.top) / temperature
     lead = best - new_y - noise
     is_usable = (lead >= LEAST_LEAD) & (np.abs(new_y - y) < _MOST_Y_CHANGE) & (new_y < 0) & (ids != winner)
@@ -151,7 +143,7 @@ def _rival(row: CrossedRow, winner: int, seed: int, position: int, dtype: Gumbel
 
 
 def placed_requests(
-    subject: RowSubject, site: Site, rows: Iterable[TellingRow], has_top_k: bool
+    subject: RowSubject, site: cases.Site, rows: Iterable[TellingRow], has_top_k: bool
 ) -> Iterator[tuple[SamplingParams, torch.Tensor]]:
     """Yield the seeded request and the logits of each row: without a filter, and with top-k as far as it is served.
 
@@ -168,11 +160,11 @@ def placed_requests(
 
 
 def telling_requests(
-    subject: RowSubject, site: Site, streams: tuple[int, int], has_top_k: bool
-) -> list[CrossedRequest]:
+    subject: RowSubject, site: cases.Site, has_top_k: bool, streams: tuple[int, int] = reference.SAMPLE
+) -> list[cases.CrossedRequest]:
     """Make seeded requests whose tokens tell the precision of the noise of tokens and of tiles, from two streams."""
-    name, batch = "a row that tells noise", list[CrossedRequest]()
+    name, batch = "a row that tells noise", list[cases.CrossedRequest]()
     for params, logits in placed_requests(subject, site, telling_rows(*streams), has_top_k):
-        row = row_of(subject.capabilities, site, name, logits, replace(params, seed=None))
-        batch.append(CrossedRequest(row, params, POSITION))
+        row = cases.row_of(subject.capabilities, site, name, logits, replace(params, seed=None))
+        batch.append(cases.CrossedRequest(row, params, POSITION))
     return batch

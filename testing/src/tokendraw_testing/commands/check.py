@@ -37,7 +37,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,34 +45,9 @@ import click
 from click.core import ParameterSource
 
 import tokendraw
-from tokendraw import InvalidParameterError, PluginError, TokendrawError
-from tokendraw.commands import (
-    NOT_USABLE,
-    GuardedCommand,
-    build_operation_option,
-    candidate_json,
-    device_option,
-    html_option,
-    installed_names,
-    json_option,
-    plugins_at_work,
-    print_json,
-    progress,
-    progress_bar,
-    verbose_option,
-    warn,
-)
+from tokendraw import InvalidParameterError, PluginError, TokendrawError, commands, tools
 from tokendraw.plugin import GUMBEL_DTYPES
 from tokendraw.resolution import Candidate, detect_host, read_settings
-from tokendraw.tools import (
-    all_of,
-    find_operation,
-    format_error,
-    how_to_install,
-    nearest,
-    require_html,
-    require_torch,
-)
 
 if TYPE_CHECKING:
     from tokendraw_testing import Subject
@@ -117,15 +92,15 @@ def _parse_case(ctx: click.Context, param: click.Parameter, value: str | None) -
     return _Case(int(match[1]), int(match[2])) if match else None
 
 
-@click.command(cls=GuardedCommand, short_help="Test a sampler: every property, with figures.")
-@click.argument("name", required=False, shell_complete=installed_names)
-@device_option
+@click.command(cls=commands.GuardedCommand, short_help="Test a sampler: every property, with figures.")
+@click.argument("name", required=False, shell_complete=commands.installed_names)
+@commands.device_option
 @click.option("--filter", metavar="FILTER", help=_HELP["filter"])
 @click.option("--value", type=float, multiple=True, help=_HELP["value"])
 @click.option("--definition", metavar="FILE:FUNCTION", help=_HELP["definition"])
 @click.option("--quick", is_flag=True, help=_HELP["quick"])
 @click.option("--only", multiple=True, metavar="PROPERTY", help="Check this property; may be given again.")
-@build_operation_option(help="Check the properties of this operation alone.")
+@commands.build_operation_option(help="Check the properties of this operation alone.")
 @click.option("--gumbel-dtype", type=click.Choice(GUMBEL_DTYPES), help=_HELP["gumbel_dtype"])
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help=_HELP["seed"])
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help=_HELP["jobs"])
@@ -134,9 +109,9 @@ def _parse_case(ctx: click.Context, param: click.Parameter, value: str | None) -
 @click.option("--kept-sets", is_flag=True, help=_HELP["kept_sets"])
 @click.option("--list", "as_list", is_flag=True, help="Print the properties, each with what it demands.")
 @click.option("--table", "as_table", is_flag=True, help=_HELP["table"])
-@html_option
-@verbose_option
-@json_option
+@commands.html_option
+@commands.verbose_option
+@commands.json_option
 @click.pass_context
 def check(ctx: click.Context, /, **given: Any) -> None:
     """Test the sampler NAME against its advertised capabilities; requests for anything else have to be refused.
@@ -155,13 +130,13 @@ def check(ctx: click.Context, /, **given: Any) -> None:
         _print_table_of_samplers(as_json=as_json)
         return
     if given["html"] is not None:
-        require_html(given["html"], "tokendraw-testing", ("jinja2",))
+        tools.require_html(given["html"], "tokendraw-testing", ("jinja2",))
     if given["as_list"]:
-        with progress("loading the kit"):
+        with commands.progress("loading the kit"):
             _require_libraries()
             entries = _listed(given)
         if as_json:
-            print_json({"properties": entries})
+            commands.print_json({"properties": entries})
             return
         width = max(len(entry["name"]) for entry in entries)
         for entry in entries:
@@ -170,13 +145,13 @@ def check(ctx: click.Context, /, **given: Any) -> None:
     if name is None and given["filter"] is None:
         raise click.MissingParameter(param_hint="'NAME'", param_type="argument")
     settings = read_settings()
-    warn(settings.warnings, strict=settings.strict)
-    with progress(f"loading {name or 'the kit'}"):
+    commands.warn(settings.warnings, strict=settings.strict)
+    with commands.progress(f"loading {name or 'the kit'}"):
         candidate = name and _find_candidate(name, given["device"])  # before the kit imports torch
         _require_libraries()
     is_fine = _check_filter(ctx) if given["filter"] else _check_sampler(ctx, candidate)
     if not is_fine:
-        ctx.exit(NOT_USABLE)
+        ctx.exit(commands.NOT_USABLE)
 
 
 def _contradictions(ctx: click.Context) -> Iterator[str]:
@@ -202,7 +177,7 @@ def _contradictions(ctx: click.Context) -> Iterator[str]:
     if (
         "gumbel_dtype" in given
         and operation
-        and not hasattr(find_operation(operation).need(), "gumbel_dtype")
+        and not hasattr(tools.find_operation(operation).need(), "gumbel_dtype")
     ):
         yield f"'--gumbel-dtype' is no part of what {operation!r} may need. Leave out one of them."
     if "kept_sets" in given and not cases:
@@ -221,7 +196,7 @@ def _contradictions(ctx: click.Context) -> Iterator[str]:
 
 def _require_libraries() -> None:
     """Import the kit."""
-    require_torch("Checking")
+    tools.require_torch("Checking")
     try:
         import tokendraw_testing.kit.run
         import tokendraw_testing.kit.statistical_tests  # noqa: F401
@@ -230,7 +205,7 @@ def _require_libraries() -> None:
         if missing not in ("numpy", "scipy"):
             raise
         raise TokendrawError(
-            f"Checking needs numpy and scipy, found no {missing}; run {how_to_install('tokendraw-testing')}."
+            f"Checking needs numpy and scipy, found no {missing}; run {tools.how_to_install('tokendraw-testing')}."
         ) from error
 
 
@@ -243,10 +218,10 @@ def _find_candidate(name: str, device: str | None) -> Candidate:
     names = sorted({candidate.name for candidate in candidates})
     needed = f"'{name}' needs to be an installed sampler, found"
     if not names:
-        raise TokendrawError(f"{needed} none; run {how_to_install('tokendraw-native')}.")
-    suggestion = nearest(name, names)
+        raise TokendrawError(f"{needed} none; run {tools.how_to_install('tokendraw-native')}.")
+    suggestion = tools.nearest(name, names)
     command = "list" if suggestion is None else f"check {suggestion}"
-    raise TokendrawError(f"{needed} {all_of(names)}. Try: tokendraw {command}")
+    raise TokendrawError(f"{needed} {tools.all_of(names)}. Try: tokendraw {command}")
 
 
 def _check_sampler(ctx: click.Context, candidate: Candidate) -> bool:
@@ -262,7 +237,7 @@ def _check_sampler(ctx: click.Context, candidate: Candidate) -> bool:
     need = {} if noise is None else {"gumbel_dtype": noise}
     seed = given["seed"] if case is None else case.seed
     options = {"device": given["device"], "quick": quick, "seed": seed, "operation": operation}
-    with progress(f"loading {name}"):
+    with commands.progress(f"loading {name}"):
         properties = select_properties(given["only"] or None, operation)
         subject = Subject.installed(name, need=need, **options)
         try:
@@ -291,10 +266,10 @@ def _check_cases(
     from tokendraw_testing.kit import run as kit
 
     if case is not None:
-        with progress(f"looking at case {case.number}"):
+        with commands.progress(f"looking at case {case.number}"):
             return kit.fuzz(subject, 0.0, only=case.number, operation=operation)
     assert seconds is not None
-    with progress_bar(round(seconds), "seconds") as show:
+    with commands.progress_bar(round(seconds), "seconds") as show:
         show("starting", 0)
 
         def count(cases: int, findings: int, passed: float) -> None:
@@ -312,37 +287,28 @@ def _check_kept_sets(
     from tokendraw_testing.kit.run import make_report
 
     start = time.perf_counter()
-    with progress("looking at kept sets"):
+    with commands.progress("looking at kept sets"):
         found = sweep(subject, seconds or 0.0, operation, case and case.number)
     options = ("--kept-sets", *(("--operation", operation) if operation else ()))
     whole = (*options, "--fuzz", f"{seconds:g}") if case is None else (*options, "--fuzz-case", str(case))
-    lines = [
-        Line(
-            name=way,
-            status=Status.FAILED if count.wrong else Status.PASSED,
-            detail=f"{count.rows:,} rows, {count.wrong:,} wrong, {count.uncertain:,} uncertain, "
-            f"worst mass {count.worst_ratio:.4g}",
-            again=whole,
-        )
-        for way, count in sorted(found.counts.items())
-    ]
-    drawn = Line(
-        name="draws from kept sets",
-        status=Status.PASSED,
-        detail=f"{found.others:,} of {found.seeded:,} seeded rows draw another token without thresholds",
-        checks=1,
-        draws=found.places.draws,
-        p_value=found.places.p_value,
-        worst=found.places.worst,
-        again=whole,
-    )
-    if found.fault and not found.findings:
-        drawn = replace(drawn, status=Status.FAILED, detail=found.fault)
+
+    def line(name: str, is_wrong: bool, detail: str, again: tuple[str, ...] = whole, **figures: Any) -> Line:
+        status = Status.FAILED if is_wrong else Status.PASSED
+        return Line(name=name, status=status, detail=detail, again=again, **figures)
+
+    lines = []
+    for way, count in sorted(found.counts.items()):
+        rows = f"{count.rows:,} rows, {count.wrong:,} wrong, {count.uncertain:,} uncertain"
+        lines.append(line(way, count.wrong > 0, f"{rows}, worst mass {count.worst_ratio:.4g}"))
     for finding in found.findings:
         batch = re.search(r"batch (\d+:\d+)", finding)
         again = (*options, "--fuzz-case", batch[1]) if batch else whole
-        lines.append(Line(name="wrong row", status=Status.FAILED, detail=finding, again=again))
-    return make_report(subject, [*lines, drawn], start=start), found.as_json()
+        lines.append(line("wrong row", True, finding, again))
+    fault = None if found.findings else found.fault
+    others = f"{found.others:,} of {found.seeded:,} seeded rows draw another token without thresholds"
+    figures = asdict(found.uniformity)
+    lines.append(line("draws from kept sets", fault is not None, fault or others, checks=1, **figures))
+    return make_report(subject, lines, start=start), found.as_json()
 
 
 def _check_properties(subject: Subject, properties: Sequence[Property], jobs: int) -> Report:
@@ -368,7 +334,7 @@ def _check_properties(subject: Subject, properties: Sequence[Property], jobs: in
 
     names = tuple(prop.name for prop in properties)
     try:
-        with _termination_interrupts(), progress_bar(total, "lines") as show:
+        with _termination_interrupts(), commands.progress_bar(total, "lines") as show:
             return tokendraw_testing.run(subject, only=names, jobs=jobs, starting=starting, finished=finished)
     except KeyboardInterrupt:
         counts = Counter(str(line.status) for line in done)
@@ -403,15 +369,14 @@ def _check_filter(ctx: click.Context) -> bool:
     name, sampler, definition = given["filter"], given["name"], given["definition"]
     define = None if definition is None else read_definition(definition)
     number = itertools.count(1)
-    with progress_bar(len(line_names([sampler or ""])), "lines") as show:
+    with commands.progress_bar(len(line_names([sampler or ""])), "lines") as show:
 
         def finished(line: Line) -> None:
             show(line.name, next(number))
 
         options = {key: given[key] for key in ("device", "quick", "seed", "only")}
-        report = check_filter(
-            name, sampler, values=given["value"], definition=define, finished=finished, **options
-        )
+        options |= {"values": given["value"], "definition": define, "finished": finished}
+        report = check_filter(name, sampler, **options)
     words = ["tokendraw", "check", "--filter", name, *([sampler] if sampler else [])]
     words += ["--device", report.device, *["--quick"] * report.quick]
     words += [word for value in given["value"] for word in ("--value", f"{value:g}")]
@@ -440,12 +405,12 @@ def read_definition(text: str) -> Definition:
         module = runpy.run_path(path)
     except Exception as error:
         raise InvalidParameterError(
-            f"'--definition' needs a file that can be imported, {path!r} raised {format_error(error)}. Fix it."
+            f"'--definition' needs a file that can be imported, {path!r} raised {tools.format_error(error)}. Fix it."
         ) from error
     names = sorted(key for key, value in module.items() if callable(value) and not key.startswith("_"))
     if name not in names:
-        near = nearest(name, names)
-        known = f"the nearest is {near!r}" if near else f"it has {all_of(names)}"
+        near = tools.nearest(name, names)
+        known = f"the nearest is {near!r}" if near else f"it has {tools.all_of(names)}"
         raise InvalidParameterError(f"'--definition' needs a function of {path!r}, found {name!r}, {known}.")
     definition: Definition = module[name]
     return definition
@@ -472,11 +437,11 @@ def _listed(given: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _print_table_of_samplers(*, as_json: bool) -> None:
     """Print what the installed plugins say of themselves, the best first: the README's table of backends."""
-    with plugins_at_work():
+    with commands.plugins_at_work():
         found = sorted(tokendraw.discover(), key=lambda candidate: (-candidate.priority, candidate.name))
-    candidates = [candidate_json(candidate) for candidate in found]
+    candidates = [commands.candidate_json(candidate) for candidate in found]
     if as_json:
-        print_json({"candidates": candidates})
+        commands.print_json({"candidates": candidates})
         return
     click.echo("| plugin | what it is | operations | verified on | known to fail |\n|---|---|---|---|---|")
     for each in candidates:

@@ -61,15 +61,15 @@ def new(name: str, directory: Path, as_json: bool) -> None:
     texts = [Template(template).substitute(words) for template in templates]
     _write(directory, dict(zip(holds, texts, strict=True)))
     # A bare word would be the name of a distribution to pip.
-    place = str(directory) if str(directory).startswith(("/", ".")) else f"./{directory}"
-    quoted = shlex.quote(place)
+    folder = str(directory) if str(directory).startswith(("/", ".")) else f"./{directory}"
+    quoted = shlex.quote(folder)
     steps = [f"pip install --editable {quoted}", f"tokendraw check {name} --quick", f"pytest {quoted}"]
     if as_json:
         described = [{"path": path, "holds": what} for path, what in holds.items()]
         result = {"name": name, "distribution": distribution, "package": package, "operations": ["sample"]}
         print_json({**result, "directory": str(directory), "files": described, "next": steps})
         return
-    click.echo(f"{click.style(distribution, bold=True)} in {place}")
+    click.echo(f"{click.style(distribution, bold=True)} in {folder}")
     print_table(("", ""), list(holds.items()), indent=2)
     click.echo("\n  ".join(["\nnext", *steps]))
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 import torch
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 import tokendraw
@@ -17,12 +17,10 @@ from tokendraw.commands import candidate_json, command_line, host_json, print_js
 from tokendraw.plugin import Host
 from tokendraw.resolution import Candidate
 from tokendraw.tools import PageSection, write_page
-from tokendraw_testing.kit.report import Line, Report
+from tokendraw_testing.kit.report import Line, Report, Status
 from tokendraw_testing.kit.trial import FIRST_LOOK_P
 
-_COLOURS: Final = {"passed": "green", "failed": "red", "refused": "cyan", "not run": "yellow"} | {
-    "expected to fail": "magenta"
-}
+_COLOURS: Final = dict(zip(Status, ("green", "red", "cyan", "yellow", "magenta"), strict=True))
 _MOST_CASES: Final = 20
 """Failed random cases in words; JSON has all of them."""
 _MOST_PLACES: Final = 3
@@ -125,17 +123,13 @@ def _shown(report: Report) -> list[Line]:
 
 
 def _print_table(report: Report) -> None:
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("property", no_wrap=True)
-    table.add_column("status", no_wrap=True)
-    table.add_column("draws", no_wrap=True, justify="right")
-    table.add_column("p-value", no_wrap=True, justify="right")
-    table.add_column("what was looked at", overflow="fold")
+    columns = [Column(heading, no_wrap=True) for heading in ("property", "status", "draws", "p-value")]
+    columns[2].justify = columns[3].justify = "right"
+    columns.append(Column("what was looked at", overflow="fold"))
+    table = Table(*columns, box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for line in report.lines:
-        draws = f"{line.draws:,}" if line.checks else ""
-        p_value = (
-            "" if line.p_value is None else f"{line.p_value:{'.3f' if line.p_value >= 0.001 else '.0e'}}"
-        )
+        draws, p = f"{line.draws:,}" if line.checks else "", line.p_value
+        p_value = "" if p is None else f"{p:{'.3f' if p >= 0.001 else '.0e'}}"
         status = Text(line.status, style=_COLOURS[line.status])
         table.add_row(Text(line.name), status, draws, p_value, Text(_detail(line)))
     print_lines(table)

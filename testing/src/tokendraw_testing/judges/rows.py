@@ -12,11 +12,10 @@ from tokendraw import LogprobsTensors, SamplerOutput, SamplingParams
 from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, GumbelDtype
 from tokendraw_testing import reference
 from tokendraw_testing.cases.requests import CrossedRequest, RowCall, parts_of_equal_scalars, stack_logits
+from tokendraw_testing.kit.subject import RowSubject, SampleSubject, ScoreSubject
 from tokendraw_testing.kit.trial import Trial, Violation
 from tokendraw_testing.reference import Array
-from tokendraw_testing.subjects import RowSubject, SampleSubject, ScoreSubject
 
-SAMPLE_STREAMS: Final = (reference.TOKEN, reference.TILE)
 NamedToken = tuple[int, float]
 """A token, and how far the runner-up lies behind."""
 
@@ -64,7 +63,7 @@ def scored_tokens(batch: Sequence[CrossedRequest]) -> list[int]:
 
 
 def named_tokens(
-    batch: Sequence[CrossedRequest], dtype: GumbelDtype, streams: tuple[int, int] = SAMPLE_STREAMS
+    batch: Sequence[CrossedRequest], dtype: GumbelDtype, streams: tuple[int, int] = reference.SAMPLE
 ) -> list[NamedToken | None]:
     """Return the reference's token for each request, with its lead; None where unknown noise decides."""
     tokens: list[NamedToken | None] = [None] * len(batch)
@@ -89,14 +88,13 @@ def require_draws(
     batch: Sequence[CrossedRequest],
     output: SamplerOutput,
     dtype: GumbelDtype,
-    streams: tuple[int, int] = SAMPLE_STREAMS,
+    streams: tuple[int, int] = reference.SAMPLE,
 ) -> int:
     """Compare tokens and ``valid`` of a call with the reference; return the number of tokens named by the reference."""
     answers, tokens = named_tokens(batch, dtype, streams), output.token_ids.tolist()
-    what = "row" if streams == SAMPLE_STREAMS else "draft"
-    for i, (request, answer, token, flag) in enumerate(
-        zip(batch, answers, tokens, output.valid.tolist(), strict=True)
-    ):
+    what = "row" if streams == reference.SAMPLE else "draft"
+    columns = zip(batch, answers, tokens, output.valid.tolist(), strict=True)
+    for i, (request, answer, token, flag) in enumerate(columns):
         where, row = f"{what} {i} of {len(batch)}: {request}", request.row
         if answer is not None:
             expected, lead = answer
@@ -158,9 +156,8 @@ def require_columns(
         for column in (output.threshold, output.ceiling, getattr(output, "entropy", None))
     ]
     rows = None if output.logprobs is None else LogprobRows(output.logprobs, output.log_kept_mass)
-    for i, (request, token, threshold, ceiling, entropy) in enumerate(
-        zip(batch, tokens, *columns, strict=True)
-    ):
+    found = zip(batch, tokens, *columns, strict=True)
+    for i, (request, token, threshold, ceiling, entropy) in enumerate(found):
         what = f"row {i} of {len(batch)}: {request}" + f", {mode}" * (mode is not None)
         is_known = request.params.temperature == 0 or request.row.is_settled
         if threshold is not None and is_known:
@@ -218,14 +215,14 @@ class LogprobRows:
         self.given_values = self.values[..., :0] if values is None else values.cpu().numpy()
 
     def require(
-        self, trial: Trial, what: str, request: CrossedRequest, token: int, mode: str, place: Any
+        self, trial: Trial, what: str, request: CrossedRequest, token: int, mode: str, at: Any
     ) -> None:
         """Require the columns of a drawn or scored token of a row."""
         row, params = request.row, request.params
-        self.require_form(trial, what, request, token, place)
+        self.require_form(trial, what, request, token, at)
         if params.temperature == 0 or row.expected.certain:
             expected_mass = row.expected.log_share if params.temperature > 0 else 0.0
-            mass = float(self.masses[place])
+            mass = float(self.masses[at])
             trial.require(
                 abs(mass - expected_mass) <= max(TOLERANCE, abs(expected_mass) * 2.0**-23),
                 f"{what} needs log_kept_mass {expected_mass:.6f}, found {mass:.6f}",
@@ -234,11 +231,11 @@ class LogprobRows:
             return
         prepared, drawn = _drawn_from(request), token if params.temperature > 0 else int(row.x.argmax())
         expected = reference.values(prepared, drawn, mode)
-        self.require_values(trial, what, params, token, prepared, expected, place)
+        self.require_values(trial, what, params, token, prepared, expected, at)
 
-    def require_form(self, trial: Trial, what: str, request: CrossedRequest, token: int, place: Any) -> None:
+    def require_form(self, trial: Trial, what: str, request: CrossedRequest, token: int, at: Any) -> None:
         """Require the token first, padding behind the N best, and the given ids in their order."""
-        ids, values, given_ids = self.ids[place], self.values[place], self.given_ids[place]
+        ids, values, given_ids = self.ids[at], self.values[at], self.given_ids[at]
         params, size = request.params, request.row.site.size
         trial.require(ids[0] == token, f"{what}: token {token} needs to come first, found {ids[0]}")
         behind = slice(1 + _num_best(params, size), None)
@@ -249,7 +246,7 @@ class LogprobRows:
         given = [*(params.logprob_token_ids or ())]
         needed = given + [PAD_TOKEN_ID] * (len(given_ids) - len(given))
         trial.require(
-            given_ids.tolist() == needed and (self.given_values[place][len(given) :] == PAD_LOGPROB).all(),
+            given_ids.tolist() == needed and (self.given_values[at][len(given) :] == PAD_LOGPROB).all(),
             f"{what} needs the given ids {needed[:5]} and padding, found {given_ids[:5].tolist()}",
         )
 
@@ -261,15 +258,15 @@ class LogprobRows:
         token: int,
         row: reference.ReferenceRow,
         expected: Array,
-        place: Any,
+        at: Any,
     ) -> None:
         """Require values, rank and order of the best tokens."""
-        ids, num_best = self.ids[place], _num_best(params, len(expected))
+        ids, num_best = self.ids[at], _num_best(params, len(expected))
         if self.ranks is not None:
-            rank, found = reference.rank(row, expected, token), self.ranks[place]
+            rank, found = reference.rank(row, expected, token), self.ranks[at]
             trial.require(found == rank, f"{what}: token {token} needs rank {rank}, found {found}")
-        columns = np.concatenate((ids[: 1 + num_best], self.given_ids[place])).astype(np.int64)
-        found_values = np.concatenate((self.values[place][: 1 + num_best], self.given_values[place]))
+        columns = np.concatenate((ids[: 1 + num_best], self.given_ids[at])).astype(np.int64)
+        found_values = np.concatenate((self.values[at][: 1 + num_best], self.given_values[at]))
         is_shown = columns >= 0
         columns, found_values = columns[is_shown], found_values[is_shown].astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -289,13 +286,12 @@ class LogprobRows:
             f"{what}: needs token {best[mismatches]} in place {mismatches + 1}, found {ids[1 + mismatches]}",
         )
 
-    def require_padding(self, trial: Trial, token: int, place: int) -> None:
+    def require_padding(self, trial: Trial, token: int, at: int) -> None:
         """Require padding in the first column and rank 0 of a token that is none of the vocabulary."""
-        rank = 0 if self.ranks is None else self.ranks[place]
-        found = [self.ids[place, 0], self.values[place, 0], rank]
-        trial.require(
-            found == [PAD_TOKEN_ID, PAD_LOGPROB, 0], f"token {token} needs padding and rank 0, found {found}"
-        )
+        rank = 0 if self.ranks is None else self.ranks[at]
+        found = [self.ids[at, 0], self.values[at, 0], rank]
+        is_padding = found == [PAD_TOKEN_ID, PAD_LOGPROB, 0]
+        trial.require(is_padding, f"token {token} needs padding and rank 0, found {found}")
 
 
 def _num_best(params: SamplingParams, size: int) -> int:

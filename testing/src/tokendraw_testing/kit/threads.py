@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import torch
-
 from tokendraw.plugin import Call, one_thread
 from tokendraw.tools import all_of, num_threads
 from tokendraw_testing.kit.subject import OperationSubject
@@ -87,7 +85,6 @@ def require_thread_free(
 
 
 def thread_words() -> str:
-    """Say with how many threads calls were made."""
     return f"with {all_of(thread_counts())} threads, and of one object in 2 threads at once"
 
 
@@ -98,23 +95,18 @@ def _at_once(
 
     Each repetition begins in all threads at the same time.
     """
-    need = subject.usual_need
-    provider, barrier = subject.built(need), threading.Barrier(len(calls_by_thread))
+    need, barrier = subject.usual_need, threading.Barrier(len(calls_by_thread))
+    subject.built(need)  # by one thread
     outputs: list[tuple[int, Any]] = []
     errors: list[BaseException] = []
 
-    @torch.no_grad()
     def work(rank: int) -> None:
         try:
             with one_thread():
                 for _ in range(calls):
                     call = calls_by_thread[rank].make()
                     barrier.wait(_TIMEOUT_SECONDS)
-                    output = call.run(provider)
-                    reason = call.output_check(need)(output) or call.wrong_values(output, need)
-                    if reason is not None:
-                        raise Violation(f"a call needs to return {reason}")
-                    outputs.append((rank, output))
+                    outputs.append((rank, subject.make(call, need)))
         except threading.BrokenBarrierError:  # another thread's call raised, or has not returned
             return
         except BaseException as error:  # a provider that calls sys.exit must not end a thread in silence

@@ -1,4 +1,4 @@
-"""Judges a property: exact demands, and statistics in two stages with a stated rate of false alarms.
+"""Judges a property: exact demands, and statistics in two looks with a stated rate of false alarms.
 
 A statistical check that looks suspicious, p < 1e-3, is repeated with fresh seeds and four times the draws, and fails
 only if the second look gives p < 1e-6. The looks are independent, so a correct sampler fails one check with
@@ -25,6 +25,8 @@ SECOND_LOOK_FACTOR: Final = 4
 MOST_CHECKS: Final = 1000
 FALSE_ALARM: Final = FIRST_LOOK_P * SECOND_LOOK_P * MOST_CHECKS
 """Highest probability that a correct sampler fails a run, by all of its statistics together."""
+_TRAILING_GUARDS: Final = 1024
+"""Guard elements behind the last row."""
 
 
 class Violation(AssertionError):  # noqa: N818 - a finding about the sampler, not an error of the kit
@@ -46,7 +48,7 @@ class Verdict:
 
 
 Experiment = Callable[[Generator, int], Verdict]
-"""Draws the given number of tokens, or about as many, with noise from the generator alone, and judges them."""
+"""Draws the given number of tokens, or about as many, with seeds from the generator, and judges them."""
 
 
 class Trial:
@@ -129,3 +131,34 @@ def named_tensors(name: str, part: object) -> list[tuple[str, torch.Tensor]]:
 def bits(tensor: torch.Tensor) -> torch.Tensor:
     """View a tensor as bytes: NaN is unequal to NaN, but its bits are equal."""
     return tensor.reshape(-1).contiguous().view(torch.uint8)
+
+
+def poisoned(
+    rows: int, size: int, stride: int, offset: int, dtype: torch.dtype, device: torch.device | str
+) -> torch.Tensor:
+    """Make zeros [rows, size] in storage with +inf and NaN by turns in all other elements, of integers 0."""
+    guards = _guards(offset + rows * stride + _TRAILING_GUARDS, dtype, device)
+    return guards.as_strided((rows, size), (stride, 1), offset).zero_()
+
+
+def _guards(count: int, dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
+    if not dtype.is_floating_point:
+        return torch.zeros(count, dtype=dtype, device=device)
+    guards = torch.full((count,), float("inf"), dtype=dtype, device=device)
+    guards[1::2] = float("nan")
+    return guards
+
+
+def written_guards(view: torch.Tensor) -> list[tuple[int, int]]:
+    """List (row, column) of every guard around :func:`poisoned` rows that was written to.
+
+    Columns count from the first element of the row.
+    """
+    count = view.untyped_storage().nbytes() // view.element_size()
+    first, stride = int(view.storage_offset()), view.stride(0)
+    expected = _guards(count, view.dtype, view.device)
+    expected.as_strided(view.shape, view.stride(), first).copy_(view)
+    changed = (bits(view.as_strided((count,), (1,), 0)) != bits(expected)).view(count, -1).any(dim=1)
+    offsets = (changed.nonzero().flatten() - first).tolist()
+    rows = [min(max(offset // stride, 0), max(len(view) - 1, 0)) for offset in offsets]
+    return [(row, offset - row * stride) for row, offset in zip(rows, offsets, strict=True)]

@@ -36,7 +36,6 @@ def usual_jobs(subject: Subject) -> int:
 
 
 def usable_cores() -> int:
-    """Return the number of cores usable by the process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -92,10 +91,8 @@ def results(
                 else:
                     worker.kill()
                     del workers[pipe]
-                if not is_alive:
-                    ended = (
-                        following if ended is None else ended
-                    )  # so that processes that cannot start end the run
+                if not is_alive:  # processes that cannot start cost a task each, so that the run ends
+                    ended = following if ended is None else ended
                     if ended is not None:
                         start()
                 if ended is not None:

@@ -18,10 +18,10 @@ from tokendraw_testing import cases
 from tokendraw_testing.cases import CrossedRequest, CrossedRow, Site
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.statistical_tests import coincidences, fit, independence, worst_of
+from tokendraw_testing.kit.subject import SampleSubject, crossed_orders, with_seeds
 from tokendraw_testing.kit.trial import Experiment, Trial, Verdict
 from tokendraw_testing.logits_families import FAMILIES, gaussian
 from tokendraw_testing.reference import Array
-from tokendraw_testing.subjects import SampleSubject, crossed_orders, with_seeds
 
 properties = Properties("sample")
 
@@ -47,7 +47,6 @@ def draw_many(
     if not is_wide and rows > _POISONED:
         is_clean[::_POISONED] = False
         batch[::_POISONED, 0] = torch.nan
-    cases.seed_torch(rng)
     parts = []
     left = draws
     while left > 0:
@@ -93,9 +92,8 @@ def _row(
 ) -> CrossedRow:
     c = subject.capabilities
     site = Site(c.dtypes[turn % len(c.dtypes)], len(logits))
-    return cases.row_of(
-        c, site, "known", torch.as_tensor(logits).to(site.torch_dtype), params or SamplingParams()
-    )
+    x = torch.as_tensor(logits).to(site.torch_dtype)
+    return cases.row_of(c, site, "known", x, params or SamplingParams())
 
 
 @properties.required("distribution")
@@ -165,9 +163,8 @@ def tails(subject: SampleSubject, trial: Trial) -> str:
     """Tails that are heavy together and light each keep their mass, however far below the head they lie."""
     effort, c = subject.effort, subject.capabilities
     size = min(effort.tail_vocab_size, c.max_vocab_size or effort.tail_vocab_size)
-    looks: list[tuple[str, int, float, int, int | None]] = [
-        (c.dtypes[0], size, gap, hits, None) for gap, hits in effort.tails
-    ]
+    looks: list[tuple[str, int, float, int, int | None]]
+    looks = [(c.dtypes[0], size, gap, hits, None) for gap, hits in effort.tails]
     for dtype in c.dtypes:  # in a wide vocabulary, and in one tile, with the noise of tokens alone
         looks.append((dtype, min(size, TILE_SIZE), *_TILE_TAIL, effort.most_draws))
         if dtype != c.dtypes[0]:
@@ -228,9 +225,8 @@ def _plain_rows(subject: SampleSubject, rng: Generator) -> Iterator[CrossedRow]:
     c, limit = subject.capabilities, subject.capabilities.max_vocab_size or 33
     distances = 2 * rng.random(min(33, limit))
     rows = [(1.0, distances), (0.02, distances), (12.0, distances), (1.0, np.zeros(min(2, limit)))]
-    for turn, (t, below) in itertools.product(
-        range(len(c.dtypes)), rows[: 1 if subject.effort.interpreted else None]
-    ):
+    few = rows[: 1 if subject.effort.interpreted else None]
+    for turn, (t, below) in itertools.product(range(len(c.dtypes)), few):
         yield _row(subject, t * (cases.LARGEST_Y_SHIFT - below), SamplingParams(temperature=t), turn)
     if subject.has("top_k") and subject.has("top_p") and (c.max_top_k or 4) >= 4 and limit >= 9:
         for order in crossed_orders(c):  # top-p keeps another number of tokens in the other order
@@ -253,28 +249,26 @@ def independent_draws(subject: SampleSubject, trial: Trial) -> str:
     tiles = min(4, (subject.capabilities.max_vocab_size or 4 * TILE_SIZE) // TILE_SIZE)
     lags = [lag for lag in _LAGS if lag < effort.batch_rows]
 
-    def calls(rng: Generator, number: int, rows: int, size: int) -> Array:
-        cases.seed_torch(rng)
+    def calls(number: int, rows: int, size: int) -> Array:
         return np.stack([subject.tokens(torch.zeros(rows, size), SamplingParams()) for _ in range(number)])
 
     def of_rows(rng: Generator, batches: int, lag: int) -> Verdict:
         if batches not in tokens_by_count:  # one set of draws serves every distance
-            tokens_by_count[batches] = calls(rng, batches, effort.batch_rows, 8)
+            tokens_by_count[batches] = calls(batches, effort.batch_rows, 8)
         tokens, left = tokens_by_count[batches], np.arange(effort.batch_rows - lag)
         left = left[(left // lag) % 2 == 0]  # no row is in two of the pairs
         pairs = tokens[:, left].ravel(), tokens[:, left + lag].ravel()
         return independence(*pairs, np.full(8, 1 / 8), f"rows {lag} apart")
 
     def of_calls(rng: Generator, draws: int, rows: int, size: int) -> Verdict:
-        tokens = calls(rng, 2 * -(-draws // rows), rows, size)
-        return independence(
-            tokens[::2].ravel(), tokens[1::2].ravel(), np.full(size, 1 / size), "successive draws"
-        )
+        tokens = calls(2 * -(-draws // rows), rows, size)
+        pairs = tokens[::2].ravel(), tokens[1::2].ravel()
+        return independence(*pairs, np.full(size, 1 / size), "successive draws")
 
     def of_levels(rng: Generator, draws: int, seeded: bool) -> Verdict:
         row = np.full(tiles * TILE_SIZE, -np.inf, np.float32)
-        row[np.add.outer(np.arange(tiles) * TILE_SIZE, np.arange(tiles)).ravel()] = (
-            0  # ids 0 to 3 of every tile
+        row[np.arange(tiles * TILE_SIZE) % TILE_SIZE < tiles] = (
+            0  # as many ids of each tile as there are tiles
         )
         tokens = draw_many(subject, row, SamplingParams(), draws, rng, seeded=seeded)
         pairs = tokens // TILE_SIZE, tokens % TILE_SIZE
@@ -318,7 +312,6 @@ def _crowd_experiment(subject: SampleSubject, site: Site, rows: int, turn: int) 
     mixed = [requests[i // 2 % len(requests)] for i in range(rows)]
 
     def experiment(rng: Generator, calls: int) -> Verdict:
-        cases.seed_torch(rng)
         seeds, positions = cases.random_seeds(rng, rows)
         partly = [
             replace(requests[0], seed=seed if i % 7 == 3 and cases.has_counter(c) else None)

@@ -20,14 +20,15 @@ from scipy import stats
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw.plugin import DraftKind, GumbelDtype, VerifyMode
 from tokendraw.tools import all_of
-from tokendraw_testing.cases.drafts import chains, rounded, sure_draft
-from tokendraw_testing.cases.requests import random_seeds, seed_torch, seedings
+from tokendraw_testing.cases import round_to_dtype
+from tokendraw_testing.cases.drafts import chains, sure_draft
+from tokendraw_testing.cases.requests import random_seeds, seedings
 from tokendraw_testing.judges.expectation import expect
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.statistical_tests import coincidences, fit, spread, worst_of
+from tokendraw_testing.kit.subject import VerifySubject, with_seeds
 from tokendraw_testing.kit.trial import Trial, Verdict
 from tokendraw_testing.reference import Array
-from tokendraw_testing.subjects import VerifySubject, with_seeds
 
 properties = Properties("verify")
 
@@ -66,7 +67,8 @@ class Speculation:
         """Return p and q of the draws, float64: [V + 1, V], or [1, V] for equal rows."""
         rule, pair = subject.capabilities.tie_rule, []
         for logits in (self.target, self.draft):
-            rows = [expect(x, self.params, rule) for x in rounded(_matrix(logits), self.dtype)]
+            rounded = round_to_dtype(_matrix(logits), getattr(torch, self.dtype)).float().numpy()
+            rows = [expect(x, self.params, rule) for x in rounded]
             assert all(row.certain for row in rows), "the kit chose a row that rounding decides"
             pair.append(np.stack([row.probabilities for row in rows]))
         return pair[0], pair[1]
@@ -74,9 +76,9 @@ class Speculation:
     def law(self, p: Array, q: Array, ids: Array) -> Array:
         """Return the probability of each number of accepted drafts, first draft and last token: [K + 1, n + 1, n].
 
-        :param ids: [n] tokens with any mass; a first draft that is none of them has the last place.
+        :param ids: [n] tokens with any mass; a first draft that is none of them has the last number.
         """
-        size, place = p.shape[1], {int(token): i for i, token in enumerate(ids)}
+        size, number_of = p.shape[1], {int(token): i for i, token in enumerate(ids)}
         law = np.zeros((self.drafts + 1, len(ids) + 1, len(ids)))
         steps = [[-1] if step in self.placeholders else ids.tolist() for step in range(self.drafts)]
         for drawn in itertools.product(*steps):
@@ -90,7 +92,7 @@ class Speculation:
                 drawn_from = [(np.arange(size) == x) * 1.0 for x in drawn]
             told = [row * (x >= 0) for row, x in zip(drawn_from, drawn, strict=True)]
             for accepted, (chance, left) in enumerate(_endings(drawn, rows, told, self.mode)):
-                law[accepted, place.get(drawn[0], -1)] += weight * chance * left[ids] / left.sum()
+                law[accepted, number_of.get(drawn[0], -1)] += weight * chance * left[ids] / left.sum()
         return law
 
     def draw(self, subject: VerifySubject, q: Array, count: int, rng: Generator) -> list[Array]:
@@ -161,7 +163,6 @@ def _endings(
 
 def _follows_law(subject: VerifySubject, case: Speculation, rng: Generator, count: int) -> Verdict:
     """Compare the numbers of accepted drafts, and these with the first draft and the last token, with their law."""
-    seed_torch(rng)
     p, q = case.probabilities(subject)
     ids = np.flatnonzero((np.concatenate((p, q)) > _NO_MASS).any(0))
     law, number = case.law(p, q, ids), np.full(p.shape[1] + 1, -1)
@@ -280,8 +281,7 @@ def _follows_residual(
     subject: VerifySubject, dtype: str, size: int, kind: DraftKind, rng: Generator, count: int
 ) -> Verdict:
     """Make p and q that differ by less than the digits of half precision: rounding loses tokens of the residual."""
-    seed_torch(rng)
-    missing = int(rng.integers(size))
+    missing = int(rng.integers(size // 2, size))  # an id that fewer bits do not hold
     steps, has_excess = rng.integers(_STEPS + 4, 2 * _STEPS - 4, size), rng.random(size) < 0.5
     draft_steps = steps + np.where(has_excess, -_STEP_DISTANCE, _STEP_DISTANCE)
     target, draft = ((each / _PER_UNIT).astype(np.float32) for each in (steps, draft_steps))
@@ -297,7 +297,7 @@ def _follows_residual(
 
 def bins_of_residuals(p: torch.Tensor, q: torch.Tensor) -> Array:
     """Sort the tokens of max(p - q, 0) by the half-precision types that lose them: bins [V] from 0, or -1."""
-    loss_pattern = sum(((p.to(half) == q.to(half)) * (place + 1) for place, half in enumerate(_HALF_DTYPES)))
+    loss_pattern = sum(((p.to(half) == q.to(half)) * (i + 1) for i, half in enumerate(_HALF_DTYPES)))
     assert isinstance(loss_pattern, torch.Tensor)
     has_excess, bins = (p > q).numpy(), np.full(len(p), -1)
     bins[has_excess] = np.unique(loss_pattern.numpy()[has_excess], return_inverse=True)[1]
@@ -308,7 +308,6 @@ def _accepts_equal(
     subject: VerifySubject, dtype: str, kind: DraftKind, rng: Generator, draws: int
 ) -> Verdict:
     """Make p = q, and the drafts most often rejected after rounding q up to half precision."""
-    seed_torch(rng)
     steps = 4 if subject.effort.interpreted else 16
     count = max(1, draws // steps)
     row = torch.from_numpy(rng.normal(0, 3, _NEAR_SIZES[0])).to(getattr(torch, dtype))
@@ -359,7 +358,6 @@ def _coinciding_tokens(
     subject: VerifySubject, dtype: str, size: int, params: SamplingParams, rng: Generator, count: int
 ) -> Verdict:
     """Compare all pairs of tokens, each uniform over the same ids, of several calls."""
-    seed_torch(rng)
     kept, modes = _KEPT_TOKENS if params.top_k else size - 1, subject.capabilities.verify_modes
     row = np.where(np.arange(size) <= kept, np.float32(0.0), np.float32(-30.0))
     row[0] = -np.inf
@@ -388,7 +386,6 @@ def _accepts_independently(
     subject: VerifySubject, dtype: str, size: int, drafts: int, rng: Generator, count: int
 ) -> Verdict:
     """Make requests with about equally likely numbers of accepted drafts, 0 to ``drafts``, and count equal ones."""
-    seed_torch(rng)
     kind = next(kind for mode, kind in subject.ways if mode == "rejection")
     rates = (drafts - np.arange(drafts)) / (drafts + 1 - np.arange(drafts))
     rows = np.zeros((drafts + 1, size), np.float32)
@@ -398,9 +395,8 @@ def _accepts_independently(
     passed = np.cumprod([1.0, *(float(expect(x, _PLAIN_PARAMS).probabilities[0]) for x in exact_rows)])
     probabilities = passed - np.append(passed[1:], 0.0)
     draft_rows = sure_draft(0, size, dtype, kind).to(subject.device).expand(count * drafts, -1)
-    output = subject.verify_ids(
-        target.repeat(count, 1), [[0] * drafts] * count, ("rejection", kind), draft_rows
-    )
+    logits, ids = target.repeat(count, 1), [[0] * drafts] * count
+    output = subject.verify_ids(logits, ids, ("rejection", kind), draft_rows)
     accepted = output.num_accepted.cpu().numpy().astype(np.int64)
     pairs = coincidences(accepted, float((probabilities**2).sum()), "number", count)
     worst = worst_of([fit(accepted, probabilities), pairs])
