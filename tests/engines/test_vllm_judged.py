@@ -16,7 +16,7 @@ from special_rows import FALSE_ALARM
 from tokendraw import SamplingParams
 from tokendraw.resolution import installed_version
 from tokendraw_testing import reference_edits
-from tokendraw_testing.judges.expectation import expect
+from tokendraw_testing.expectation import expect
 from tokendraw_testing.kit.statistical_tests import fit
 from tokendraw_vllm._engine import DISTRIBUTIONS
 

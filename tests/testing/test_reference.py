@@ -9,7 +9,7 @@ import pytest
 from tokendraw import SamplingParams
 from tokendraw_testing import reference, reference_walk
 from tokendraw_testing.cases.rows import special_rows
-from tokendraw_testing.judges.expectation import expect
+from tokendraw_testing.expectation import expect
 from tokendraw_testing.logits_families import FAMILIES, gaussian
 from tokendraw_testing.reference import EDGE, TILE_SIZE, gumbel
 

@@ -23,7 +23,6 @@ from tokendraw.plugin import (
 from tokendraw_bench.operation import Axis
 
 if TYPE_CHECKING:
-
     pass
 
 TEMPERATURE = 0.8

@@ -21,7 +21,6 @@ from torch import Tensor
 from tokendraw import SamplingMetadata
 from tokendraw.plugin import Call
 from tokendraw.tools import find_operation
-from tokendraw_testing.judges.rows import TOLERANCE
 from tokendraw_testing.kit.device import capture, require_no_wait
 from tokendraw_testing.kit.property import Properties, Property, Refusal
 from tokendraw_testing.kit.threads import RepeatedCall, require_cpu_threads, require_thread_free, thread_words
@@ -33,6 +32,7 @@ from tokendraw_testing.kit.trial import (
     require_unmodified,
     written_guards,
 )
+from tokendraw_testing.row_judge import TOLERANCE
 
 Columns = dict[str, Any]
 """What is known of a row of an output, by name; None where noise or rounding decides."""

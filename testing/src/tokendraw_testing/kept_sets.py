@@ -27,12 +27,12 @@ from torch import Tensor
 
 from tokendraw import InvalidParameterError, SamplingMetadata, SamplingParams
 from tokendraw_testing.cases.requests import describe, log_uniform
-from tokendraw_testing.judges.rows import TOLERANCE
 from tokendraw_testing.kit.property import Properties, Property, find
 from tokendraw_testing.kit.statistical_tests import fit
 from tokendraw_testing.kit.subject import Subject
 from tokendraw_testing.kit.trial import Trial, Verdict, Violation
 from tokendraw_testing.reference_filters import EDGE, FLOOR_EDGE
+from tokendraw_testing.row_judge import TOLERANCE
 
 _OPERATIONS: Final = ("sample", "verify", "score")
 _MODE: Final = "processed_logprobs"

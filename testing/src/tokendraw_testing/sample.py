@@ -18,8 +18,7 @@ from tokendraw.plugin import Capabilities, GumbelDtype, LogprobsMode
 from tokendraw.tools import all_of
 from tokendraw_testing import cases, exact, kept_sets, reference, reference_walk
 from tokendraw_testing.cases import CrossedRequest, CrossedRow, RowCall, Site, telling
-from tokendraw_testing.judges.expectation import expect
-from tokendraw_testing.judges.rows import LogprobRows, judge, named_tokens, require_draws, scored_tokens
+from tokendraw_testing.expectation import expect
 from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
 from tokendraw_testing.kit.subject import (
     RowSubject,
@@ -31,6 +30,7 @@ from tokendraw_testing.kit.subject import (
 )
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import gaussian
+from tokendraw_testing.row_judge import LogprobRows, judge, named_tokens, require_draws, scored_tokens
 from tokendraw_testing.statistics import sample as statistics
 
 properties = Properties("sample")

@@ -9,10 +9,10 @@ import torch
 from tokendraw import SamplingParams
 from tokendraw.plugin import LOGPROBS_MODES
 from tokendraw_testing import cases, exact, kept_sets
-from tokendraw_testing.judges.rows import LABEL_PADDING, LogprobRows
 from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
 from tokendraw_testing.kit.subject import SampleSubject, ScoreSubject, require_unadvertised
 from tokendraw_testing.kit.trial import Trial
+from tokendraw_testing.row_judge import LABEL_PADDING, LogprobRows
 from tokendraw_testing.sample import ROW_REFUSALS, examples, judge_all, logprob_calls, scored_kinds
 
 properties = Properties("score")

@@ -16,11 +16,11 @@ from tokendraw.plugin import PAD_LOGPROB, DraftKind, GumbelDtype, VerifyCapabili
 from tokendraw.tools import all_of
 from tokendraw_testing import cases, exact, kept_sets, reference, reference_walk
 from tokendraw_testing.cases import CrossedRequest, Site, drafts, telling
-from tokendraw_testing.judges.rows import LogprobRows, require_bounds, require_draws
 from tokendraw_testing.kit.property import OperationKit, Properties, Refusal, offers
 from tokendraw_testing.kit.subject import VerifySubject, draft_refusal, require_unadvertised
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.reference import Array
+from tokendraw_testing.row_judge import LogprobRows, require_bounds, require_draws
 from tokendraw_testing.sample import REFUSALS, RowBatch
 from tokendraw_testing.statistics import verify as statistics
 

@@ -540,7 +540,7 @@ class Operation:
         return provider
 
     def functions(self) -> Mapping[str, Any]:
-        """Return the :class:`tokendraw_engine_ops.tensor_function.TensorFunction` of each method; {} where they are none."""
+        """Return the ``TensorFunction`` of tokendraw-engine-ops of each method; {} where they are none."""
         return getattr(self._implementation(), "FUNCTIONS", {})
 
     def _implementation(self) -> Any:

@@ -22,7 +22,7 @@ from numpy.random import Generator
 from tokendraw import SamplingParams
 from tokendraw.plugin import Capabilities, Filter, TieRule
 from tokendraw_testing import reference
-from tokendraw_testing.judges.expectation import Expectation, expect
+from tokendraw_testing.expectation import Expectation, expect
 from tokendraw_testing.kit.effort import Effort
 from tokendraw_testing.kit.subject import RowSubject, crossed_orders
 from tokendraw_testing.logits_families import gaussian

@@ -23,7 +23,7 @@ from tokendraw.tools import all_of
 from tokendraw_testing.cases import round_to_dtype
 from tokendraw_testing.cases.drafts import chains, sure_draft
 from tokendraw_testing.cases.requests import random_seeds, seedings
-from tokendraw_testing.judges.expectation import expect
+from tokendraw_testing.expectation import expect
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.statistical_tests import coincidences, fit, spread, worst_of
 from tokendraw_testing.kit.subject import VerifySubject, with_seeds

@@ -1,1 +1,0 @@
-"""Judges: each column of an output held against float64."""
