@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from tokendraw import SamplingParams
+from tokendraw_testing import kept_sets
 from tokendraw_testing.kit import device
 from tokendraw_testing.kit.device import LONGEST_CALL_SECONDS, seconds_behind_a_busy_device
 from tokendraw_testing.kit.statistical_tests import coincidences, fit, independence, pool_tokens, two_sided
@@ -219,3 +221,17 @@ def test_a_waiting_call_is_reported_in_any_reading(machine, slow):
     seconds, slept = seconds_behind_a_busy_device(work)
     assert not slept
     assert seconds == pytest.approx(0.2)
+
+
+def test_kept_sets_of_samplers_from_probabilities_may_tie_where_these_do_in_float32():
+    """Rows so flat that float32 probabilities next to the last kept token are equal or in another order."""
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.empty(64, 37_574).uniform_(0, 0.009367, generator=generator)
+    params = [SamplingParams(temperature=5.037574291, top_p=4.0e-5)] * len(logits)
+    kept = {by: kept_sets._Rows(logits, params, by_probability=by).high for by in (False, True)}
+    probs = torch.softmax(logits / 5.037574291, dim=1).sort(dim=1, descending=True).values
+    needed = (probs.double().cumsum(1) < 4.0e-5).sum(1, keepdim=True)
+    drawn = (probs >= probs.gather(1, needed)).sum(1)
+    assert (drawn > kept[False]).sum() > 8
+    assert (drawn <= kept[True]).all()
+    assert kept[True].max() < 30  # of 37,574

@@ -9,6 +9,8 @@ uniform: that is judged of samplers without thresholds, too.
 How far float32 may go: with D the mean of -y by mass, rounding T, x / T and exp costs a mass at most 3 D 2^-24 + 2^-22
 of itself, and adding up a row in blocks about 2^-20. So a nucleus holds at least p (1 - bound) of the mass and would
 hold less than p (1 + bound) without its least value. Values of which y differs by 2^-21 of itself may tie.
+A sampler without thresholds may draw from float32 probabilities, of which exp and rounding cost up to 2^-22 of
+themselves: there values of which y differs by 2^-21 at all may tie or change places.
 """
 
 from __future__ import annotations
@@ -193,7 +195,7 @@ def _judge_batch(
     ways, params, shapes = zip(*[request for request in requests for _ in range(step)], strict=True)
     dtype = getattr(torch, str(rng.choice(c.dtypes)))
     logits = _logits(shapes, size, rng, device).to(dtype)
-    row, calls = _Rows(logits, params), _calls(view, logits, params, step, rng)
+    row, calls = _rows(view, logits, params), _calls(view, logits, params, step, rng)
     judged = [row.judge(logits, found) for found in calls]
     wrong, counts = torch.stack([is_wrong for is_wrong, _, _ in judged]).any(0), judged[0][2]
     _, above, count = judged[-1]
@@ -230,8 +232,12 @@ def _judge_batch(
 
 
 def _is_wrong(view: Any, logits: Tensor, params: Sequence[SamplingParams], step: int, rng: Generator) -> bool:
-    row = _Rows(logits, params)
+    row = _rows(view, logits, params)
     return any(bool(row.judge(logits, each)[0].any()) for each in _calls(view, logits, params, step, rng))
+
+
+def _rows(view: Any, logits: Tensor, params: Sequence[SamplingParams]) -> _Rows:
+    return _Rows(logits, params, by_probability=not view.capabilities.threshold)
 
 
 def _at(values: Tensor, index: Tensor) -> Tensor:
@@ -248,7 +254,8 @@ class _Rows:
     The logits [L, V] have no NaN and no +inf.
     """
 
-    def __init__(self, logits: Tensor, params: Sequence[SamplingParams]) -> None:
+    def __init__(self, logits: Tensor, params: Sequence[SamplingParams], *, by_probability: bool) -> None:
+        self.ties = _TIES if by_probability else 0.0
         self.x = logits.float().sort(-1, descending=True).values.double()
         self.finite = (self.x > -torch.inf).sum(1)
         temperature = self._column(p.temperature for p in params)
@@ -317,7 +324,8 @@ class _Rows:
 
     def _closed(self, n: Tensor, slack: int) -> Tensor:
         """Add the tokens tied with the last of n; with slack also tokens tied in float32 alone."""
-        return self._count(_at(self.depth, n - 1) * (1 + max(slack, 0) * _TIES))
+        slack = max(slack, 0)
+        return self._count(_at(self.depth, n - 1) * (1 + slack * _TIES) + slack * self.ties)
 
     def _above(self, count: Tensor, factor: float = 1.0) -> Tensor:
         """Count the tokens that XTC drops of the first ``count``, [L] int64, at a multiple of its threshold."""

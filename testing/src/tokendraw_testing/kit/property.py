@@ -115,11 +115,12 @@ class OperationKit:
 @functools.cache
 def find(operation: str) -> OperationKit | None:
     """Look up the kit of an operation, or make it of functions of tensors; None if neither is there."""
-    kit: OperationKit | None = None
-    if importlib.util.find_spec(f"tokendraw_testing.{operation}") is not None:
-        kit = importlib.import_module(f"tokendraw_testing.{operation}").KIT
-    elif functions := find_operation(operation).functions():
-        kit = importlib.import_module("tokendraw_testing.tensor_functions").kit_of(operation, functions)
+    has_own = importlib.util.find_spec(f"tokendraw_testing.{operation}") is not None
+    functions = {} if has_own else find_operation(operation).functions()
+    if not (has_own or functions):
+        return None
+    module: Any = importlib.import_module(f"tokendraw_testing.{operation if has_own else 'tensor_functions'}")
+    kit: OperationKit = module.KIT if has_own else module.kit_of(operation, functions)
     return kit
 
 
