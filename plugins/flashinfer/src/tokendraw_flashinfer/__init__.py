@@ -68,7 +68,7 @@ class FlashInferPlugin:
             upstream=upstream(entry_points),
             summary="FlashInfer's kernels: top-k, top-p and min-p per row on NVIDIA GPUs; no seeds, no greedy rows",
             verified="NVIDIA H200, with both tested versions of FlashInfer; "
-            "verify with 0.7.2.post1 alone, by the quick kit",
+            "verify with 0.7.2.post1 alone, by the quick kit; 0.7.4: all lines but kept sets, not run again",
             kernels=printable(kernels.find().source),  # with a path of this machine
         )
 
