@@ -135,7 +135,7 @@ def test_an_error_while_a_real_graph_is_captured_leaves_the_sampler_in_its_place
         ("TOKENDRAW_SAMPLER", "Unset TOKENDRAW_SAMPLER"),
     ],
 )
-def test_an_explicit_choice_and_its_companion_are_not_replaced_and_the_error_carries_its_note_once(
+def test_an_explicit_choice_is_not_replaced_and_its_error_carries_a_note_once(
     dists, monkeypatch, source, step
 ):
     dists.add_plugin("acme", plugin("acme", capabilities=NO_GREEDY))
@@ -228,7 +228,7 @@ def test_failures_of_a_batch_that_nobody_can_draw_count_against_no_sampler(dists
 
 
 @pytest.mark.parametrize("inference", [False, True])
-def test_a_later_call_of_a_kind_that_raises_raises_its_own_error_and_nobody_takes_over(dists, inference):
+def test_a_later_call_of_a_kind_raises_its_own_error_and_no_backend_takes_over(dists, inference):
     dists.add_plugin("acme", faulty("acme", f"logits.neg_(); {FAILS}", after=2))
     sampler = load_sampler(device="cpu")
     with torch.inference_mode(inference):
@@ -273,9 +273,7 @@ def test_the_first_batch_of_each_kind_is_copied_since_there_compilations_fail(di
     assert not watched.gets_copy(*more_rows)
 
 
-def test_what_a_warmup_drew_is_not_copied_any_more_and_kinds_that_are_remembered_have_an_end(
-    dists, warmup_on_a_cpu
-):
+def test_what_a_warmup_drew_is_not_copied_again_and_few_kinds_are_remembered(dists, warmup_on_a_cpu):
     watched, plain = Watched(dists), SamplingMetadata()
     watched.sampler.warmup(3, dtypes=[torch.float32], batch_sizes=[2], logprobs=[])
     assert not watched.gets_copy(batch())
@@ -433,7 +431,7 @@ def given():
 
 
 @pytest.mark.parametrize("mode", ["rejection", "coupled"])
-def test_a_verification_is_taken_over_from_what_was_given_and_so_are_drafts_from_then_on(dists, mode):
+def test_a_verification_is_taken_over_as_it_was_given_and_later_drafts_too(dists, mode):
     expected = load_sampler("native", device="cpu").verify(*given(), mode=mode).token_ids.tolist()
     fault = f"if options['mode'] == {mode!r}: {DAMAGE}{FAILS}"
     dists.add_plugin("acme", serving_both(verify=fault))

@@ -121,9 +121,7 @@ def test_the_proof_draw_uses_the_filters_and_the_dtype_that_are_advertised(dists
 
 
 @pytest.mark.parametrize(("need", "is_filtered"), [(Need(), False), (Need(dtype="float32"), True)])
-def test_the_proof_draw_of_what_compiles_on_demand_has_filters_where_the_dtype_is_known(
-    dists, need, is_filtered
-):
+def test_the_proof_of_what_compiles_on_demand_has_filters_if_the_dtype_is_known(dists, need, is_filtered):
     _, metadata = proof_of(dists, need, capabilities=f"{EVERYTHING}, compiles_on_demand=True")
     assert (metadata.facts.max_top_k > 0, metadata.facts.any_top_p) == (is_filtered, is_filtered)
 
@@ -151,7 +149,7 @@ class Wrong(ArgmaxSampler):
 """
 
 
-def test_a_verifier_is_proven_when_it_is_first_asked_for_and_whoever_verifies_may_be_another(dists):
+def test_a_verifier_is_proven_when_first_asked_for_and_may_be_another_backend(dists):
     source = plugin("acme", capabilities=EVERYTHING, build="return Wrong()") + BROKEN
     verifying = "tokendraw.plugin.VerifyCapabilities(verify_modes=('rejection',), draft_kinds=('probs',), "
     source = source.replace(

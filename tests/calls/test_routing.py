@@ -200,7 +200,7 @@ def test_ready_tensors_go_whole_unless_row_kinds_come_with_them():
 # What neither of them serves
 
 
-def test_a_row_that_the_companion_cannot_serve_either_is_refused_before_anything_is_drawn():
+def test_a_row_that_no_companion_serves_is_refused_before_anything_is_drawn():
     sampler, chosen, companion = recorded(
         companion_capabilities=replace(EVERYTHING, filter_orders=("top_k_first",))
     )
@@ -321,9 +321,7 @@ def test_neither_draws_from_logits_that_the_other_has_overwritten():
 
 
 @pytest.mark.parametrize("was_drawn", [False, True])
-def test_a_batch_is_captured_as_it_was_drawn_and_whole_if_its_indices_are_not_on_the_device(
-    monkeypatch, was_drawn
-):
+def test_a_batch_is_captured_as_it_was_drawn_and_whole_without_indices_on_the_device(monkeypatch, was_drawn):
     sampler, _, companion = recorded()
     metadata = batch({3: GREEDY})
     if was_drawn:

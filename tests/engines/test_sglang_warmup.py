@@ -73,9 +73,7 @@ def test_the_warmup_precedes_the_first_batch_of_any_kind_and_is_that_of_the_draf
 
 @pytest.mark.usefixtures("warmup_on_a_cpu")
 @pytest.mark.parametrize("mode", [None, "rejection", "block"])
-def test_the_warmup_uses_sglangs_row_stride_and_chains_of_drafts_and_leaves_the_random_state(
-    monkeypatch, mode
-):
+def test_the_warmup_uses_sglangs_stride_and_chains_and_leaves_the_random_state(monkeypatch, mode):
     calls, dispatch = [], warmup.dispatch
 
     def noted(negotiator, operation, call):

@@ -196,9 +196,7 @@ def test_a_part_whose_seam_has_moved_is_left_alone_with_what_stands_on_it(
     assert served() == set(PLACES) - own - (NOT_PROVEN if version == NEWER else set())
 
 
-def test_an_untested_version_with_whole_seams_is_used_after_a_proof_and_but_for_what_fails_it(
-    install, native, log_lines
-):
+def test_an_untested_version_is_used_but_for_the_parts_that_fail_their_proof(install, native, log_lines):
     """The stand-in neither edits nor scores, so these fail."""
     install(NEWER)
     tokendraw_vllm.register()
@@ -393,9 +391,7 @@ def test_a_fault_beside_a_call_leaves_to_vllm_what_it_is_about(
     assert sentences(log_lines)[1:] == [line]
 
 
-def test_a_failed_verification_leaves_plain_steps_and_a_failed_draft_verifications_to_tokendraw(
-    vllm, native, failing
-):
+def test_a_failed_verification_leaves_steps_and_a_failed_draft_leaves_verifications(vllm, native, failing):
     tokendraw_vllm.register()
     verification, drafting = Drill("verification"), Drill("drafting")
     for drill in (verification, drafting):

@@ -76,7 +76,7 @@ def test_rules_beside_drafts_are_refused_with_batch_invariance(engine, monkeypat
 # Where vLLM draws.
 
 
-def test_what_a_filter_order_withholds_from_vllm_is_applied_where_vllm_draws_after_all(engine, monkeypatch):
+def test_what_a_filter_order_withholds_from_vllm_is_applied_where_vllm_draws(engine, monkeypatch):
     """vLLM's draw gets logits divided and cut by min-p, also in the step in which tokendraw fails."""
     from vllm.v1.worker.gpu.sample.sampler import Sampler
 
@@ -163,7 +163,7 @@ def test_rules_lost_where_no_sampler_is_replaced_are_named(engine, losses, monke
     assert losses() == [lost("top_n_sigma, xtc_probability", OWN)]
 
 
-def test_a_filter_order_behind_edits_of_vllm_s_is_lost_where_vllm_reads_filtered_logits(engine, losses):
+def test_a_filter_order_behind_vllms_edits_is_lost_where_it_reads_filtered_logits(engine, losses):
     """vLLM's own temperature and min-p are withheld there until the draw."""
     engine = Engine(V, return_sampling_mask=True)
     engine.start(0, **asking({"filter_order": "temperature_last"}, temperature=2.5, min_p=0.1))

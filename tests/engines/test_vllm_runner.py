@@ -169,9 +169,7 @@ def test_each_token_is_that_of_float64(ours, name):
     ("name", "number", "alone"),
     [("seed in a batch", 2, "seed alone"), ("unfiltered, seed in a batch", 1, "unfiltered, seed alone")],
 )
-def test_a_seed_of_v1_draws_the_same_tokens_alone_and_beside_requests_that_come_and_go(
-    run, name, number, alone
-):
+def test_a_seed_of_v1_draws_the_same_tokens_beside_requests_that_come_and_go(run, name, number, alone):
     results = run("V1")[0]
     (expected,) = tokens(results, alone)
     assert tokens(results, name)[number] == expected

@@ -137,9 +137,7 @@ def test_other_ways_to_judge_drafts_are_vllms(calls, options, draft_vocabulary):
         ({"extra_args": {"tokendraw": {"filter_order": "top_k_first"}}}, True),
     ],
 )
-def test_many_drafts_without_filters_and_seeds_are_verified_and_drawn_ones_are_left_to_vllm(
-    calls, drawn, asked, is_plain
-):
+def test_many_plain_drafts_are_verified_and_drawn_ones_are_left_to_vllm(calls, drawn, asked, is_plain):
     engine, requests = DraftingEngine(V, 1, drawn=drawn, slots=200), 200
     for slot in range(requests):
         engine.start(slot, **(asked if slot == 5 else {}))

@@ -126,9 +126,7 @@ class TestWhatIsLoaded:
             load_sampler("native", device="cpu")
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without a GPU")
-    def test_without_an_accelerator_the_cpu_is_the_default_and_a_gpu_is_refused_before_any_plugin_is_loaded(
-        self, dists
-    ):
+    def test_without_an_accelerator_the_cpu_is_the_default_and_a_gpu_is_refused(self, dists):
         module = dists.add_plugin("acme", plugin("acme"))
         with pytest.raises(SamplerUnavailableError, match="'cuda' needs a CUDA or ROCm device"):
             load_sampler(device="cuda")
@@ -272,7 +270,7 @@ WARNINGS = [
 
 class TestWarnings:
     @pytest.mark.parametrize(("source", "settings", "category", "message"), WARNINGS, ids=range(3))
-    def test_one_comes_once_a_process_and_points_at_the_caller_and_strict_raises_it_every_time(
+    def test_a_warning_comes_once_and_points_at_the_caller_and_strict_raises_it(
         self, dists, monkeypatch, source, settings, category, message
     ):
         dists.add("acme-kernels", "2.5")

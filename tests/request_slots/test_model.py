@@ -219,7 +219,7 @@ def filled(kinds=KINDS):
 
 
 @pytest.mark.parametrize("of_rows", [torch.tensor, list], ids=["tensors", "lists"])
-def test_rows_draw_what_their_requests_ask_for_and_a_verification_takes_one_entry_a_request(of_rows):
+def test_rows_draw_as_their_requests_ask_and_a_verification_has_an_entry_a_request(of_rows):
     sampler, slots = tokendraw.load_sampler("native", device="cpu"), filled()
     rows, positions = [3, 5, 2, 0, 1], [9, 8, 7, 6, 5]
     logits = torch.randn(6, 40, generator=torch.Generator().manual_seed(0))

@@ -220,7 +220,7 @@ def test_a_capture_gives_all_families_memory_and_writes_nothing_to_it(monkeypatc
         assert_holds(slots, held)
 
 
-def test_a_capture_records_the_edits_that_the_engine_names_and_gives_memory_to_no_others(monkeypatch):
+def test_a_capture_records_the_edits_that_are_named_and_gives_memory_to_no_others(monkeypatch):
     slots = small_slots()
     slots.captured_edits = EditFacts(**dict.fromkeys(ASKING, False))
     before = slots.num_bytes
