@@ -142,7 +142,7 @@ def test_a_device_that_is_not_there_is_refused_with_what_is_there(monkeypatch, n
     )
 
 
-def test_what_brings_a_device_to_torch_is_taken_at_its_word_while_torch_is_not_loaded(dists, monkeypatch):
+def test_an_extension_of_torch_names_its_device_while_torch_is_not_loaded(dists, monkeypatch):
     monkeypatch.delitem(sys.modules, "torch")
     assert "needs a name such as" in detected("npu")
     (info,) = dists.add("torch-npu").glob("*.dist-info")
@@ -151,7 +151,7 @@ def test_what_brings_a_device_to_torch_is_taken_at_its_word_while_torch_is_not_l
     assert all("needs a name such as" in detected(device) for device in ("gpu", "meta"))
 
 
-def test_a_loaded_torch_tells_the_architecture_and_another_accelerator_goes_before_the_cpu(monkeypatch):
+def test_a_loaded_torch_tells_the_architecture_and_accelerators_precede_the_cpu(monkeypatch):
     properties = types.SimpleNamespace(name="AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-")
     cuda = types.SimpleNamespace(
         is_available=lambda: True,

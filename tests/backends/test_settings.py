@@ -82,7 +82,7 @@ class TestVariables:
 
 
 class TestFiles:
-    def test_the_configuration_file_is_read_from_its_usual_place_and_a_variable_goes_before_it(self, home):
+    def test_the_configuration_file_is_read_from_its_place_and_a_variable_precedes_it(self, home):
         path = config(home, 'sampler = "native"\npriority = ["b", "a"]\ndisable = ["c"]\n')
         settings = read_settings({})
         assert settings == Settings(

@@ -193,7 +193,7 @@ def test_ready_tensors_rows_of_slots_and_an_empty_batch_keep_the_sets_of_request
     assert out.token_ids.shape == out.threshold.shape == (0,)
 
 
-def test_slots_draw_the_tokens_of_from_params_and_forget_the_filter_of_their_last_request(native):
+def test_slots_draw_as_from_params_and_forget_the_filter_of_their_last_request(native):
     slots, own = (
         RequestSlots(6, 8, V),
         {4: {"top_n_sigma": 1.5}, 1: None, 0: {"epsilon_cutoff": 0.05, "p_less": 1}},

@@ -85,7 +85,7 @@ def test_a_text_continues_as_without_a_break(model):
         assert torch.equal(rest, whole)
 
 
-def test_embeddings_a_static_cache_and_any_choice_of_the_sampler_draw_the_same_tokens(llama):
+def test_embeddings_a_static_cache_and_any_sampler_draw_the_same_tokens(llama):
     expected, loaded = draw(llama, prompts(2), seeds=[1, 2]), tokendraw.load_sampler("native", device="cpu")
     embeds = llama.get_input_embeddings()(prompts(2))
     assert torch.equal(draw(llama, None, inputs_embeds=embeds, seeds=[1, 2]), expected[:, 5:])

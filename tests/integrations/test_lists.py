@@ -183,7 +183,7 @@ PADDED = {
 
 
 @pytest.mark.parametrize(("name", "case"), pairs(Path(__file__).with_name("stretches.txt")))
-def test_stretches_of_served_processors_are_replaced_at_their_place_with_the_same_scores(name, case):
+def test_stretches_of_served_processors_are_replaced_in_place_with_the_same_scores(name, case):
     makers, expected = eval(case, globals())
     ids, prepared = prompts(3, vocab_size=V), [make() for make in makers]
     edited = with_edits(prepared)

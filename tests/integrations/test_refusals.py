@@ -87,7 +87,7 @@ def test_transformers_itself_refuses_stop_strings_since_it_drops_the_tokenizer()
         draw(model_of("llama"), prompts(1), stop_strings=["x"], tokenizer=object())
 
 
-def test_the_range_is_that_of_the_project_file_and_the_installed_one_has_the_signatures():
+def test_the_range_is_the_project_files_and_the_installed_one_has_the_signatures():
     project = tomllib.loads((ROOT / "integrations/transformers/pyproject.toml").read_text("utf-8"))["project"]
     (line,) = [line for line in project["dependencies"] if line.startswith("transformers")]
     assert supported_range() == Requirement(line)

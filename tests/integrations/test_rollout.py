@@ -106,7 +106,7 @@ def test_the_mask_of_a_step_is_what_its_logits_keep(trainer):
         assert float(out.entropy[0, step]) == pytest.approx(float(-(p.exp() * p).sum()), abs=1e-4)
 
 
-def test_each_prompt_has_a_completion_with_log_probabilities_at_the_temperature_of_the_models_logits(trainer):
+def test_each_completion_has_log_probabilities_at_the_temperature_of_its_draws(trainer):
     before = trainer.generation_config.to_dict()
     result = rollout_func(seed=7)(PROMPTS, trainer)
     assert trainer.generation_config.to_dict() == before

@@ -84,7 +84,7 @@ def requested(rows, vocab_size, limit):
 
 
 @pytest.mark.parametrize("width", [None, 1, 4])
-def test_appended_tokens_leave_the_tables_as_torch_does_without_a_wait_and_in_a_graph(width):
+def test_appended_tokens_leave_the_tables_as_torch_does_in_a_graph_without_a_wait(width):
     rng, vocab_size, limit = np.random.default_rng(4), 5000, 60
     by_launch, by_torch = (requested(32, vocab_size, limit) for _ in range(2))
     tokendraw.load("process_logits", "triton-gumbel", device="cuda").process(

@@ -78,7 +78,7 @@ def shared(compute, chunks=8):
         return map_steps(compute, chunks, 1, CPU)
 
 
-def test_the_error_of_a_chunk_reaches_the_caller_once_ends_the_batch_and_leaves_the_numbers_of_threads():
+def test_the_error_of_a_chunk_reaches_the_caller_once_and_leaves_the_thread_counts():
     seen, kept = [], []
 
     def compute(rows, buffers):
@@ -178,7 +178,7 @@ def of_rows(request, rows, size):
     return logits, SamplingMetadata.from_params(params, positions=range(rows))
 
 
-def test_a_small_batch_is_drawn_by_the_calling_thread_alone_and_a_large_one_is_shared_out(sampler):
+def test_a_small_batch_is_drawn_by_the_calling_thread_and_a_large_one_is_shared(sampler):
     torch.set_num_threads(2)
     for name in ("greedy", "none", "top-k and top-p"):
         for rows, size in ((1, 151_936), (16, 32_000)):
@@ -243,6 +243,6 @@ atexit.register(lambda: (same(), print('drawn')))
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="forks, and counts threads in /proc")
-def test_children_of_a_process_that_shared_a_batch_draw_no_helper_stays_and_a_call_at_exit_draws():
+def test_forked_children_draw_no_helper_stays_and_a_call_at_exit_draws():
     ran = isolation.run_forked(IN_A_PROCESS + CHILDREN)
     assert (ran.returncode, ran.stdout) == (0, "drawn\n"), ran.stderr

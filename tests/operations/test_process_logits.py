@@ -270,7 +270,7 @@ class AppendingProcessor(NativeProcessor):
 
 
 @pytest.mark.parametrize("params", [{}, {"repetition_penalty": 1.5}], ids=str)
-def test_tokens_go_to_the_processor_of_the_last_call_even_where_it_had_nothing_to_edit(params):
+def test_tokens_go_to_the_processor_of_the_last_call_even_if_it_edited_nothing(params):
     slots, backend = slots_of({}, params), AppendingProcessor()
 
     def process(backend):

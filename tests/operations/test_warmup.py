@@ -104,7 +104,7 @@ PROBS_ALONE = VerifyCapabilities(verify_modes=("rejection",), draft_kinds=("prob
 """What a kernel takes that knows probabilities alone, as many drafts for every request, no seeds and no filters."""
 
 
-def test_kinds_that_the_chosen_one_does_not_serve_are_verified_by_its_companion_or_left_out():
+def test_kinds_beyond_the_chosen_verifier_go_to_its_companion_or_are_left_out():
     backend, _ = warmed(PROBS_ALONE, max_drafts=3, draft_kinds=["probs"])
     plain = (False, False, False, None)
     assert backend.kinds((3, "flat")) == {(*seeds, *plain) for seeds in SEEDS[:2]}
@@ -179,7 +179,7 @@ def edited(capabilities=EVERYTHING, *companion, **arguments):
     return backend.calls
 
 
-def test_every_combination_of_edits_is_made_with_a_bitmask_and_without_unless_it_will_not_come():
+def test_every_combination_of_edits_that_may_come_is_made_with_a_bitmask_and_without():
     calls = edited(batch_sizes=[3])
     assert {call[:2] for call in calls} == set(product(FACTS, (True, False))) - {(NOTHING, False)}
     assert ({call[2] for call in calls}, len(calls)) == ({(dtype,) for dtype in INTS}, 127 * 2)
@@ -208,7 +208,7 @@ def test_with_drafts_every_combination_of_dtypes_comes_in_one_row_and_in_padded_
 
 
 @pytest.mark.parametrize("has_companion", [True, False])
-def test_a_warmup_edits_as_the_chosen_processor_serves_and_then_as_its_companion_does(has_companion):
+def test_a_warmup_edits_by_the_chosen_processor_and_then_by_its_companion(has_companion):
     edits, other = ("logit_bias", "min_tokens", "presence_penalty"), Editor()
     beside = (other, EVERYTHING) if has_companion else ()
     calls = edited(ProcessCapabilities(edits=edits), *beside, batch_sizes=[1], index_dtypes=[torch.int64])

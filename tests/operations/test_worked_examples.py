@@ -66,7 +66,7 @@ def test_bounds_are_the_least_and_the_greatest_kept_logit(with_threshold):
     assert with_threshold.sample(logits[:3], largest).threshold.tolist() == [x[1]] * 3
 
 
-def test_a_row_has_xtc_where_the_uniform_of_its_seed_and_position_lies_below_the_probability(with_threshold):
+def test_a_row_has_xtc_where_the_uniform_of_its_seed_is_below_the_probability(with_threshold):
     seeds = torch.arange(64)
     params = [SamplingParams(xtc_probability=0.5, seed=seed) for seed in range(64)]
     out = with_threshold.sample(

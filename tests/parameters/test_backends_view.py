@@ -23,7 +23,7 @@ READY = {
 # Columns
 
 
-def test_requests_become_columns_of_the_widest_float_and_a_chunk_holds_those_of_its_rows():
+def test_requests_become_columns_of_the_widest_float_and_chunks_hold_their_rows():
     requests = [SamplingParams(), SamplingParams(temperature=0.0)]
     requests.append(SamplingParams(temperature=0.5, top_k=50, top_p=0.9, min_p=0.1, filter_order="joint"))
     params = RowParameters.of(SamplingMetadata.from_params(requests), 3, CPU)

@@ -104,7 +104,7 @@ def test_the_given_ids_come_back_in_their_order_and_other_rows_are_padded(native
         assert native.sample(LOGITS, metadata).logprobs.given_token_ids is None
 
 
-def test_slots_keep_the_ids_of_their_requests_and_the_result_is_as_wide_as_the_widest(native):
+def test_slots_keep_their_requests_ids_and_the_result_is_as_wide_as_the_widest(native):
     slots = RequestSlots(4, 16, V, max_logprob_token_ids=5)
     before = slots.num_bytes
     slots.add(1, GIVEN)

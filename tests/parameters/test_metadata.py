@@ -105,7 +105,7 @@ def test_facts_of_logprobs_are_those_of_the_widest_request():
     assert {n: BatchFacts(max_logprobs=n).logprobs_width(5) for n in widths} == widths
 
 
-def test_neither_inference_mode_nor_a_default_device_nor_pickle_changes_what_they_are():
+def test_inference_mode_a_default_device_and_pickle_do_not_change_them():
     with torch.inference_mode(), torch.device("meta"):
         metadata = full(2)
     for made in (metadata, pickle.loads(pickle.dumps(metadata))):

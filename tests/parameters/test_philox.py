@@ -39,7 +39,7 @@ def test_known_answers_of_random123(device, counter, key, words):
     assert tuple(int(word) for word in reference.philox4x32(counter, key)) == words
 
 
-def test_the_counter_is_index_then_position_low_and_high_then_stream_and_the_key_is_the_seed(device):
+def test_the_counter_is_index_position_and_stream_and_the_key_is_the_seed(device):
     assert [getattr(philox, name) for name in STREAMS] == list(range(8))
     rng = np.random.default_rng(2)
     seeds = signed(rng.integers(0, 1 << 64, 4000, dtype=np.uint64))
@@ -108,7 +108,7 @@ def test_numpy_and_torch_give_a_cpu_the_same_words(monkeypatch, shapes, stream):
         assert torch.equal(word, same)
 
 
-def test_a_torch_without_numpy_makes_its_own_words_and_a_default_dtype_or_device_is_no_reason_to(monkeypatch):
+def test_a_torch_without_numpy_makes_its_own_words_with_any_default_dtype_or_device(monkeypatch):
     """Engines load their sampler while building a model, with bfloat16 and the model's device as defaults."""
 
     def unavailable(_):

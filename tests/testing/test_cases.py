@@ -32,7 +32,7 @@ def every(allowed=lambda case: True):
     return [case for case in cases if allowed(case)]
 
 
-def test_every_pair_of_values_is_held_in_little_more_than_the_fewest_cases_that_could():
+def test_every_pair_of_values_is_held_in_little_more_than_the_fewest_cases():
     cases = covering(FACTORS, np.random.default_rng(0))
     assert pairs(cases) == pairs(every())
     assert 56 <= len(cases) <= 66

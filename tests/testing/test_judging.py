@@ -123,7 +123,7 @@ def test_one_per_cent_of_the_mass_moved_from_the_tail_is_seen(shift, seen):
     assert (verdict.p_value < 1e-6) == seen
 
 
-def test_bins_of_residuals_have_no_gap_where_the_residual_has_not_every_kind_of_rounding():
+def test_bins_of_residuals_have_no_gap_where_not_every_rounding_occurs():
     p, q = torch.tensor([[0.3002, 0.2, 0.4998], [0.3001, 0.3, 0.3999]], dtype=torch.float64)
     assert bins_of_residuals(p, q).tolist() == [1, -1, 0]
     p, q = p[:2], q[:2]  # the token that would be in bin 0 is not of the residual

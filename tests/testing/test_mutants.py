@@ -61,7 +61,7 @@ def test_a_bug_of_a_cuda_device_turns_the_line_red_on_the_device(mutant):
     require_seen(mutant)
 
 
-def test_a_bug_has_a_name_of_its_own_and_a_line_or_a_reason_and_there_are_at_most_180():
+def test_a_bug_has_its_own_name_and_a_line_or_a_reason_and_at_most_180_are_there():
     names = [mutant.name for mutant in ALL]
     assert sorted(set(names)) == sorted(names)
     assert [mutant.name for mutant in ALL if bool(mutant.lines) == bool(mutant.reason)] == []
@@ -159,7 +159,7 @@ def test_float32_noise_of_a_stream_in_place_of_float64_turns_the_line_of_draws_r
 
 @pytest.mark.parametrize("stream", SEEDS)
 @pytest.mark.fast_first
-def test_float32_noise_of_a_stream_in_place_of_float64_turns_the_line_of_verifications_red(
+def test_float32_noise_in_place_of_float64_turns_the_line_of_verifications_red(
     monkeypatch, stream
 ):
     drop_float64(monkeypatch, stream)

@@ -55,7 +55,7 @@ def distinct(drawn: list[list[int]]) -> int:
 
 
 @pytest.mark.slow
-def test_before_the_first_sampler_torch_is_left_as_it_is_and_then_all_processes_draw_their_own() -> None:
+def test_torch_is_left_alone_before_the_first_sampler_then_processes_draw_their_own() -> None:
     before, drawn = result(
         """
 torch.manual_seed(7)
@@ -85,7 +85,7 @@ result = [draw(), in_child(draw), draw(), in_child(lambda: [draw(), draw()]), dr
 
 
 @pytest.mark.slow
-def test_the_parents_own_draws_seeded_rows_and_what_a_child_seeds_itself_do_not_know_of_forks() -> None:
+def test_forks_leave_the_parents_draws_seeded_rows_and_a_childs_own_seed_as_they_are() -> None:
     alone, beside, own, childs = result(
         """
 sampler = load()
@@ -102,7 +102,7 @@ result += [[draw(), draw(SEEDED)], in_child(lambda: [torch.manual_seed(11) and d
 
 
 @pytest.mark.slow
-def test_beside_other_threads_the_seed_waits_for_the_first_draw_and_a_held_generator_is_no_deadlock() -> None:
+def test_beside_threads_the_seed_waits_for_a_draw_and_a_held_generator_is_harmless() -> None:
     """A child that draws needs the generator: only those that do not are forked while another thread may hold it."""
     drawn, seeded, alone, done = result(
         """

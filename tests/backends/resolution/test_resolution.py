@@ -145,7 +145,7 @@ def test_every_field_of_a_need_is_looked_at_by_some_check():
         assert "needs" in why(poor, need=replace(NEED, **{field: value})), field
 
 
-def test_an_explanation_has_a_line_for_each_decision_and_each_operation_its_own_capabilities():
+def test_an_explanation_has_a_line_a_decision_and_each_operation_its_capabilities():
     everything = replace(
         VERIFYING,
         verify_modes=("rejection", "coupled", "block"),
