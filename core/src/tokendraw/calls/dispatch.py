@@ -8,7 +8,7 @@ the failed call                                        what follows
 was wrong itself, lacked memory, or was captured,      the error is raised; the backend stays
 or a filter from moments failed
 went to an explicit choice, or to its companion        the error is raised with a note; the backend stays
-may not fall back (``Call.may_fall_back``)             the error is raised; the backend stays
+may not fall back, or loaded with companion=False      the error is raised; the backend stays
 had no other backend available, first or later         ``SamplerUnavailableError`` is raised from the error
 was the first of its signature                         the next best backend serves it, replaces the failed backend, and
                                                        a warning says so once (an error with ``TOKENDRAW_STRICT``); if
