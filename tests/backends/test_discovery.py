@@ -105,9 +105,7 @@ class TestAdmission:
         resolution = tokendraw.resolve(host=LAPTOP)
         assert (resolution.chosen, resolution.warnings) == ("native", ())
 
-    def test_two_distributions_of_one_name_are_not_imported_and_another_serves(
-        self, dists, monkeypatch
-    ):
+    def test_two_distributions_of_one_name_are_not_imported_and_another_serves(self, dists, monkeypatch):
         for owner, version, module in (("acme-one", "1.0", "fake_one"), ("acme-two", "2.0", "fake_two")):
             dists.add(owner, version, plugins={"acme": f"{module}:plugin"}, modules={module: plugin("acme")})
         reason = "the name 'acme' is claimed by acme-one 1.0 and acme-two 2.0; uninstall one of them"

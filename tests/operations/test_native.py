@@ -4,7 +4,7 @@ import _thread
 import sys
 import threading
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 
 import pytest
@@ -13,7 +13,8 @@ import torch
 import isolation
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, load_sampler
 from tokendraw._torch.threads import _setters
-from tokendraw_native import row_threads, search
+from tokendraw.row_parameters import RowParameters
+from tokendraw_native import row_stats, row_threads, search
 from tokendraw_native.row_threads import CHUNK_LOGITS, map_steps, share_threads
 
 ROWS, VOCAB_SIZE = 64, 40_000
@@ -246,3 +247,16 @@ atexit.register(lambda: (same(), print('drawn')))
 def test_forked_children_draw_no_helper_stays_and_a_call_at_exit_draws():
     ran = isolation.run_forked(IN_A_PROCESS + CHILDREN)
     assert (ran.returncode, ran.stdout) == (0, "drawn\n"), ran.stderr
+
+
+def test_any_parameter_but_the_usual_filters_keeps_rows_off_the_short_cut_of_the_largest():
+    """A column that is added later reads whole rows until someone shows that the largest values decide it."""
+    logits = torch.linspace(-4, 4, 5000).repeat(2, 1)
+    params = RowParameters.of(SamplingMetadata.from_params([SamplingParams(top_k=5, top_p=0.9)] * 2), 2, CPU)
+    assert row_stats.top_stats(logits, params) is not None
+    usual = {"temperature", "inverse_temperature", "greedy", "top_k", "top_p", "min_p"}
+    facts = {"max_top_k", "all_top_k", "filter_names"}
+    names = {field.name for field in fields(params)} - usual - facts
+    assert names > {"joint", "filters", "typical_p"}
+    for name in names:
+        assert row_stats.top_stats(logits, replace(params, **{name: torch.ones(2, 1)})) is None

@@ -159,9 +159,7 @@ def test_float32_noise_of_a_stream_in_place_of_float64_turns_the_line_of_draws_r
 
 @pytest.mark.parametrize("stream", SEEDS)
 @pytest.mark.fast_first
-def test_float32_noise_in_place_of_float64_turns_the_line_of_verifications_red(
-    monkeypatch, stream
-):
+def test_float32_noise_in_place_of_float64_turns_the_line_of_verifications_red(monkeypatch, stream):
     drop_float64(monkeypatch, stream)
     assert failed(native(), ["verify noise precision"]) == {"verify noise precision"}
 

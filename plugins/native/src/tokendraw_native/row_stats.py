@@ -157,17 +157,16 @@ def padded_tile_sums(padded: Tensor) -> Tensor:
     return padded.view(rows, -(-width // _TILE), min(width, _TILE)).sum(-1)
 
 
+# The largest values decide these. Any other parameter, one that is added later too, may need the whole row.
+_OF_THE_LARGEST = ("temperature", "inverse_temperature", "greedy", "top_k", "top_p", "min_p")
+_OF_THE_ROW = tuple(item.name for item in fields(RowParameters) if item.name not in _OF_THE_LARGEST)
+
+
 def top_stats(logits: Tensor, params: RowParameters) -> RowStats | None:
     """Read only the largest values; None if some kept tokens are, or may be, outside of them."""
     vocab_size, top_k = logits.shape[-1], params.max_top_k or 0
-    looks_further = (
-        params.filters,
-        params.typical_p,
-        params.xtc_threshold,
-        params.temperature_last,
-        params.joint,
-    )
-    if not params.all_top_k or top_k >= MAX_TOPK_VALUES or any(each is not None for each in looks_further):
+    looks_further = any(isinstance(getattr(params, name), Tensor) for name in _OF_THE_ROW)
+    if not params.all_top_k or top_k >= MAX_TOPK_VALUES or looks_further:
         return None
     n = min(top_k + 8 + top_k // 4, vocab_size)  # with room for values tied with the k-th
     values, ids = topk_by_chunks(logits, n)
