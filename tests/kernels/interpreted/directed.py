@@ -47,7 +47,7 @@ def kit_by_small_programs():
 
 def kit_of_many_tiles():
     """Verifications in a vocabulary of several groups of tiles, which one to three programs share."""
-    effort = replace(Effort.tiny(), crossed_sizes=(12_200,), crossed_rows=12, crossed_batch=2)
+    effort = replace(Effort.tiny(), crossed_sizes=(12_200,), crossed_rows=6, crossed_batch=2)
     return kit("verify crossing", effort=effort)
 
 
