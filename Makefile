@@ -51,12 +51,12 @@ demo: $(VENV)/.runtime $(COMPILED)/.ready  ## Draw text, and show which sampler 
 help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1:/p' $(firstword $(MAKEFILE_LIST)) | awk -F: '{ printf "%-18s %s\n", $$1, substr($$0, length($$1) + 2) }'
 
-test: $(VENV)/.tools  ## Every kind of test in two to three minutes, without a GPU
+test: $(VENV)/.tools  ## Every kind of test in three to four minutes, without a GPU
 	$(NO_COPIES)
 	$(call SUITE,$(PROCESSES)) -m "not gpu and not slow and not browser" $(PYTEST)
 
 # Slow tests have processes of their own, since processes grow.
-test-all: test  ## The whole suite, without a GPU: fifteen minutes
+test-all: test  ## The whole suite, without a GPU: half an hour on two cores
 	$(call SUITE,$(PROCESSES)) -m "slow and not gpu and not browser" $(PYTEST)
 
 # Weekly, and after each change of the kit. The first part holds planted bugs against the lines that have to see them, the

@@ -105,17 +105,20 @@ def vllm_draw(cell: Cell, metadata: SamplingMetadata) -> tuple[TimedCall]:
     parts = ("worker.gpu.sample.gumbel", "worker.gpu.sample.min_p", "sample.ops.topk_topp_triton")
     gumbel, floor, kept = (importlib.import_module(f"vllm.v1.{part}") for part in parts)
     index = torch.arange(cell.batch, device=temperature.device)
-    slots, filters = index.int(), {name[-1]: rows.get(name) for name in ("top_k", "top_p")} if rows else {}
-    rest = {"has_topp_only_rows": not metadata.facts.all_top_k}
-    noise = {"apply_temperature": False, "is_drafting": False}
+    slots, noise = index.int(), {"apply_temperature": False, "is_drafting": False}
+    filters = {
+        "k": rows.get("top_k"),
+        "p": rows.get("top_p"),
+        "has_topp_only_rows": not metadata.facts.all_top_k,
+    }
 
     def draw(logits: Tensor) -> object:
         x = torch.empty_like(logits, dtype=torch.float32).copy_(logits)
         gumbel.apply_temperature(x, slots, temperature)
         if min_p is not None:
             floor.apply_min_p(x, slots, min_p)
-        if filters:
-            x = kept.apply_top_k_top_p_triton(x, **filters, **rest)
+        if rows:
+            x = kept.apply_top_k_top_p_triton(x, **filters)
         return gumbel.gumbel_sample(x, slots, temperature, index, index, **noise)
 
     return (TimedCall(draw=draw),)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from tokendraw import SamplingParams
 from tokendraw.plugin import (
@@ -21,9 +21,6 @@ from tokendraw.plugin import (
     TieNeed,
 )
 from tokendraw_bench.operation import Axis
-
-if TYPE_CHECKING:
-    pass
 
 TEMPERATURE = 0.8
 TOP_K = 50

@@ -13,7 +13,7 @@
 
     TokendrawWarning (UserWarning)
     ├── SamplerFallbackWarning       a higher-ranked plugin is installed and was passed over, or failed in a call
-    ├── UntestedUpstreamWarning      an upstream version is in range, but nobody has tested it
+    ├── UntestedUpstreamWarning      an upstream version is in range, but was not tested
     └── SettingsWarning              an unknown TOKENDRAW_* variable, or a name in one that no plugin has
 """
 

@@ -316,7 +316,7 @@ def _require_layout(view: Any, trial: Trial, batch: Batch, layout: _Layout) -> b
     def laid_out(rows: Tensor) -> Tensor:
         count, size = rows.shape
         stride = stride_of(size)
-        if layout is _FAR:  # memory that nobody writes to is not there yet on a CPU
+        if layout is _FAR:  # memory that is never written to is not there yet on a CPU
             made = rows.new_empty((count - 1) * stride + size + 1).as_strided((count, size), (stride, 1))
         else:
             made = poisoned(count, size, stride, offset, rows.dtype, rows.device)

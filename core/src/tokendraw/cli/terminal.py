@@ -179,7 +179,7 @@ def _lines_on_stderr(line: Callable[[int], str]) -> Iterator[None]:
     start, is_over = time.monotonic(), threading.Event()
 
     def write() -> None:
-        with contextlib.suppress(OSError):  # nobody reads stderr
+        with contextlib.suppress(OSError):  # stderr has no reader
             while not is_over.wait(SECONDS_PER_LINE):
                 click.echo(line(round(time.monotonic() - start)), err=True)
 

@@ -91,7 +91,7 @@ class LogitsProcessorBackend(Protocol):
         Behind the penalties DRY subtracts ``multiplier * base ** (m - allowed_length)``, computed in float64 and
         rounded to float32, from the logit of an id that followed the longest suffix of the history which occurs earlier
         too, of length m >= ``allowed_length``: see docs/logits-processing.md. At the end x is rounded to the dtype of
-        the logits. Ids that nobody edits keep their bits, -inf stays -inf and NaN stays NaN, unless it is forbidden.
+        the logits. Ids without an edit keep their bits, -inf stays -inf and NaN stays NaN, unless it is forbidden.
 
         :param logits: [R, V] float32, bfloat16 or float16, R and V from 1; ids lie dense, rows at any stride from V.
         :param slots: ``slots.tables`` holds what requests ask for, ``slots.facts`` what may occur at all. Not modified.

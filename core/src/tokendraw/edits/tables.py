@@ -487,7 +487,7 @@ class SlotTensors:
             row[: piece.shape[0]].copy_(piece.view(table.dtype) if table.is_floating_point() else piece)
 
     def clean(self, slot: int, request: SlotRequest) -> None:
-        # As fast as to look for the few ids that have a count: a single launch, and little memory.
+        # The whole row, 4 V bytes in one launch, in place of a search for the few ids that have a count.
         self.tables.counts.select(0, slot).zero_()
         self.tokens.select(1, slot).zero_()
         self.parameters.write(slot, self.parameters.at_rest)

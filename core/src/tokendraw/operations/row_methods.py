@@ -137,7 +137,7 @@ class _RowProvider(Provider):
 
         Goes through :meth:`sample` with every kind of batch that :meth:`SamplingMetadata.from_params` makes: each
         filter, no filter, the order ``joint``; greedy, seeded, unseeded and mixed rows; with and without positions and
-        logprobs. Kinds that nobody here serves are left out. A sampler whose call raises is replaced as in
+        logprobs. Kinds that no backend here serves are left out. A sampler whose call raises is replaced as in
         :meth:`sample`, and its successor draws all of them. Torch's random state is left alone. From Python 3.12 on up
         to 64 threads draw batches at once, so that kernels are compiled side by side. Returns when the device is done.
 
@@ -164,7 +164,7 @@ class _RowProvider(Provider):
         :param progress: whether a line on stderr shows how far it is; None: if stderr is a terminal.
         :returns: the seconds that it took; 0.0 on a CPU.
         :raises InvalidInputError: a ValueError that names the argument; or a CUDA graph is being captured.
-        :raises SamplerUnavailableError: nobody here serves the plainest batch, or nobody verifies.
+        :raises SamplerUnavailableError: no backend here serves the plainest batch, or none verifies.
         """
         batches = Batches(
             self.device,
@@ -258,7 +258,7 @@ def _proof_logits(rows: int, capabilities: Capabilities, device: torch.device, n
 def _proof_params(capabilities: Capabilities, need: Need) -> SamplingParams:
     """Make parameters for two equally likely tokens, within the advertised capabilities.
 
-    Where kernels are compiled on demand for a dtype that nobody named they ask for nothing, which compiles least.
+    Where kernels are compiled on demand for a dtype that was not named they ask for nothing, which compiles least.
     """
     if capabilities.compiles_on_demand and need.dtype is None:
         return SamplingParams()

@@ -39,7 +39,7 @@ class Drafts:
     them its position; :mod:`tokendraw.speculative` computes both.
 
     Build it with :meth:`from_lists` or :meth:`from_counts`, or from ready tensors together with ``max_drafts``, since
-    nobody reads the counts back from the device. Ready tensors may be changed in place between calls, also between
+    the counts are not read back from the device. Ready tensors may be changed in place between calls, also between
     replays of a CUDA graph; rows from ``cu_num_logits[B]`` on belong to no request and are ignored. The values of
     ``cu_num_logits`` are looked at where they lie on the CPU, elsewhere with ``TOKENDRAW_DEBUG=1`` alone.
 

@@ -221,7 +221,7 @@ def integers(
 ) -> list[int]:
     """Return ``values`` as a list of ints in [least, largest].
 
-    :param row: whose they all are, for the message, "" where there is nobody; None: each is that of a row.
+    :param row: whose they all are, for the message, "" where there is no owner; None: each is that of a row.
     """
     found = list(each(field, values, "integers", row))
     if are_integers(found, least, largest):

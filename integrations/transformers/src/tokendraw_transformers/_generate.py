@@ -142,7 +142,7 @@ class DrawnScores(Tensor):
 
 
 class DrawingProcessors(LogitsProcessorList):  # type: ignore[misc]
-    """The processors that stay transformers', and behind them the draw, which is recorded."""
+    """The processors that transformers keeps, and the draw behind them, recorded."""
 
     def __init__(self, plan: StepPlan, rows: BatchDrawer, offset: Tensor, *, records_scores: bool) -> None:
         super().__init__(with_edits(plan.processors))

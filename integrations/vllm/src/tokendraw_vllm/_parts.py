@@ -1,4 +1,4 @@
-"""The parts of vLLM that tokendraw replaces: what vLLM's log says of each, and what ranks that draw the same tokens do.
+"""The replaced parts of vLLM: the lines of the log about each, and the agreement of ranks with equal tokens.
 
 The log has each sentence once per process. Of several ranks the first chooses the plugins for all, and the process of a
 rank on which one of them fails ends, and so the engine: or each rank would continue a text of its own.

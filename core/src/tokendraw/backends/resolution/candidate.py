@@ -251,7 +251,7 @@ def _marked(candidate: Candidate, choice: Choice) -> Candidate:
 def conflicts(candidates: Iterable[Candidate]) -> dict[str, tuple[Candidate, ...]]:
     """Find names claimed by two different distributions, each with its claimants.
 
-    Disabled candidates, remains without a distribution's metadata and names that nobody can choose claim nothing. A
+    Disabled candidates, remains without a distribution's metadata and names that no caller can choose claim nothing. A
     reserved name belongs to its first-party distribution, whoever else asks.
     """
     claims: defaultdict[str, dict[str, Candidate]] = defaultdict(dict)

@@ -312,7 +312,7 @@ def _is_expected(candidate: Candidate, operation: str, host: Host) -> bool:
     if capabilities is not None and not checks.is_made_for(capabilities, host):
         return False
     if candidate.info is None or candidate.state is not State.UNAVAILABLE:
-        return is_name(candidate.name)  # nobody can choose any other, nor name it in TOKENDRAW_DISABLE
+        return is_name(candidate.name)  # no caller can choose any other, nor name it in TOKENDRAW_DISABLE
     absent = candidate.info.upstream is not None and candidate.upstream_version is None
     return capabilities is not None and not absent
 

@@ -25,7 +25,7 @@ from tokendraw_vllm.v2.parameters import MAX_CACHED, make_metadata
 
 
 class VerifiedRows(NamedTuple):
-    """The arguments of a verification in vLLM, rows of a request one behind the other, with its bonus row last."""
+    """The arguments of a verification in vLLM: the rows of a request in succession, the bonus row last."""
 
     logits: Tensor
     """[L, V], of the target."""

@@ -176,7 +176,7 @@ class EditedRows(NamedTuple):
 
 
 class Edits:
-    """Who edits the logits of each request of a sampler of vLLM, and the slots of those that tokendraw edits."""
+    """The editor of each request of a vLLM sampler, vLLM or tokendraw, and the slots of tokendraw's requests."""
 
     def __init__(self, sampler: Any, device: torch.device) -> None:
         """Hold a new sampler of vLLM, which edits all logits until :meth:`open`."""
@@ -238,7 +238,7 @@ class Edits:
         return edits is not None and self.add(slot, edits, ids, int(self._of_vllm.prompt_len.np[slot]))
 
     def add(self, slot: int, params: SamplingParams, ids: np.ndarray, num_prompt: int) -> bool:
-        """Take the request of a slot of vLLM that has none here into tokendraw's slots.
+        """Copy a request from its slot of vLLM into a slot of tokendraw.
 
         :param ids: its tokens, those of the prompt first.
         :returns: False where vLLM has to edit it: no slot is free, or tokendraw takes no such value.
@@ -324,7 +324,7 @@ class Edits:
         return edited is not None and self._attempt(lambda: self._append_history(edited)) is None
 
     def _append_history(self, edited: EditedRows) -> bool:
-        """Append what vLLM has appended since the last call, whose number the device alone knows."""
+        """Append vLLM's new tokens since the last call, as many as the device alone knows."""
         history = self._of_vllm.all_token_ids.gpu
         place = self.requests.tables.num_tokens.index_select(0, edited.own).unsqueeze(1) + self._steps
         is_new = place < self._of_vllm.total_len.gpu.index_select(0, edited.slots).unsqueeze(1)
@@ -360,7 +360,7 @@ class Edits:
         return self._attempt(process)
 
     def _attempt(self, call: Callable[[], Result]) -> Result | None:
-        """Return a call's result; None if it raises: then vLLM edits every request that is here."""
+        """Return a call's result; None if it raises, and vLLM edits every request from then on."""
         try:
             return call()
         except Exception as error:

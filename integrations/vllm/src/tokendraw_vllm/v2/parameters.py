@@ -221,7 +221,7 @@ _DTYPES = {  # as in kernels without the parameter, so that a missing parameter 
 def example_batches(
     max_requests: int, device: torch.device, *, seeds_every_row: bool, least_rows: int = 1
 ) -> list[SamplingMetadata]:
-    """Make up batches like those of the V2 runner, to compile kernels; with rules, those that a variable names.
+    """Make up batches of the V2 runner to compile kernels for, with the rules of the environment variable.
 
     :param max_requests: number of slots; the batches have the least number of rows, or as many as slots, up to 256.
     :param least_rows: 1, or K + 1 for a verification of one request.
